@@ -30,13 +30,13 @@ _GAIN = 0.03
 _SECONDS = 0.4
 OPERATIONS = 1e10
 _SOURCE_LENGTH = 14
-# The share of its time in which a search runs on a busy machine at most, and on a quiet one at least, and the seconds
-# after which that is clear
+_NEW_TOKENS = 10
+# A search whose thread runs for less than the first share of its time is on a busy machine, and for more than the
+# second on a quiet one; each is believed after so many seconds
 _BUSY = 0.75
 _QUIET = 0.95
 _BUSY_SECONDS = 0.1
 _QUIET_SECONDS = 1.0
-_NEW_TOKENS = 10
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 

@@ -672,12 +672,13 @@ class GreedySearch(Search):
     def _advance(self, logits: Iterator[torch.Tensor], length: int | torch.Tensor) -> None:
         state = self.state
         is_final = self._is_final(length)
-        tokens, log_probs = zip(*(self._choose(block, is_final) for block in logits), strict=True)
+        choices = [self._choose(block, is_final) for block in logits]
         # (B, 1)
-        state.tokens = torch.cat(tokens)
+        state.tokens = torch.cat([tokens for tokens, _ in choices])
         # sentences that are done may stay in the batch for some steps
         if self.has_scores:
-            state.sums = state.sums + torch.cat(log_probs).masked_fill(state.done, 0.0)
+            log_probs = torch.cat([values for _, values in choices if values is not None])
+            state.sums = state.sums + log_probs.masked_fill(state.done, 0.0)
         _write(state.sequences, 1, length, state.tokens.masked_fill(state.done[:, None], self.fill))
         state.done |= (torch.isin(state.tokens, self.settings._eos_token_tensor) | (length >= state.limits))[:, 0]
 
@@ -930,7 +931,7 @@ def _search(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     beams = settings.num_beams
     mask = model_kwargs.get("attention_mask")
-    # generate() has repeated them for every beam; here the beams of a sentence share them
+    # generate() repeats the encoder's output for every beam; one copy for all beams of a sentence is enough here
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     batch = SearchBatch(input_ids, limits, encoder_states, None if mask is None else mask[::beams], len(input_ids))
     size = bucket(batch.real)

@@ -58,8 +58,8 @@ def smoothed_cross_entropy(
 #     -sum_k q_k log p_k  =  log sum_k exp(z_k)  -  (1 - smoothing) z_y  -  uniform * sum_(k > 0) z_k
 #
 # where uniform = smoothing / (V - 1), and its gradient by z is p - q. The uniform part of q is the same in every row
-# and for every token but padding. So the gradient of a chunk is computed without it, and
-# `_subtract_uniform_part` subtracts it from the sums over all chunks, without another pass over a tensor of (N, V).
+# and for every token except padding. So it is left out of the gradient of a chunk, and `_subtract_uniform_part`
+# subtracts it from the sums over all chunks, without another pass over a tensor of (N, V).
 
 
 def losses_and_probabilities(
@@ -99,6 +99,33 @@ def losses_and_probabilities(
     gradient = probabilities.gather(1, index) + (smoothing - 1)
     logits.copy_(probabilities)
     return loss, cross_entropy, gradient.to(logits.dtype)
+
+
+def _add_gradients(
+    gradients: list[torch.Tensor | None],
+    chunk: slice,
+    gradient: torch.Tensor,
+    inputs: torch.Tensor,
+    real: torch.Tensor,
+    matrix: torch.Tensor,
+) -> None:
+    """Add what a chunk contributes to the gradients of the inputs, of the matrix and of the offset.
+
+    Args:
+        gradients: (N, d_model), (V, d_model) and (V,); None for one that is not needed.
+        chunk: the rows of the chunk among all N.
+        gradient: by its logits (rows, V).
+        inputs: of the chunk (rows, d_model).
+        real: (rows, 1), 0 where there is padding.
+        matrix: (V, d_model).
+    """
+    by_inputs, by_matrix, by_offset = gradients
+    if by_inputs is not None:
+        by_inputs[chunk] = gradient @ matrix
+    if by_matrix is not None:
+        by_matrix += gradient.t() @ (inputs * real)
+    if by_offset is not None:
+        by_offset += (gradient.t() @ real)[:, 0]
 
 
 def _subtract_uniform_part(
@@ -165,7 +192,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             torch.zeros_like(value, dtype=wide) if need else None
             for value, need in zip((inputs, matrix, offset), ctx.needs_input_grad[:3], strict=True)
         ]
-        loss = cross_entropy = states.new_zeros((), dtype=wide)
+        loss = states.new_zeros((), dtype=wide)
+        cross_entropy = torch.zeros_like(loss)
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
         narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(matrix))
         # the same memory if the dtypes are equal
@@ -178,17 +206,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             # not a matrix product, which autocast would round
             uniform_logits = uniform * ((part * others).sum(-1) + other_offsets) if smoothing else 0.0
             buffer = None if wide_buffer is None else wide_buffer[: len(part)]
-            settings = (uniform_logits, index[chunk], padded[chunk], smoothing, buffer)
-            chunk_loss, chunk_entropy, of_labels = loss_of_chunk(logits, *settings)
-            loss, cross_entropy = loss + chunk_loss, cross_entropy + chunk_entropy
+            chunk_loss, chunk_entropy, of_labels = loss_of_chunk(
+                logits, uniform_logits, index[chunk], padded[chunk], smoothing, buffer
+            )
+            loss += chunk_loss
+            cross_entropy += chunk_entropy
             # matrix products in the dtype of autocast, as a linear layer computes them
             gradient = logits.scatter_(1, index[chunk], of_labels)
-            if gradients[0] is not None:
-                gradients[0][chunk] = gradient @ matrix
-            if gradients[1] is not None:
-                gradients[1] += gradient.t() @ (part * real[chunk])
-            if gradients[2] is not None:
-                gradients[2] += (gradient.t() @ real[chunk])[:, 0]
+            _add_gradients(gradients, chunk, gradient, part, real[chunk], matrix)
         _subtract_uniform_part(gradients, inputs, real, others, uniform, pad_token_id)
         # not save_for_backward(), since nothing else can change them before backward() scales them
         ctx.gradients = gradients

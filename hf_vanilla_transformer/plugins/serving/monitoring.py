@@ -1,4 +1,4 @@
-"""What the server tells its operator: metrics for Prometheus and a log of its requests (extra `serve`)."""
+"""Metrics for Prometheus, and a log of the requests (extra `serve`)."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ logger = logging.get_logger(__name__)
 
 DOWNLOADS = "/download_file/"
 
-# As nginx calls it. Only the log and the metrics see it, since nobody is left to read an answer.
+# nginx's status for a client that has gone. It appears only in the log and the metrics.
 CLIENT_CLOSED_REQUEST = 499
 
 _NAME = "vanilla_transformer"
@@ -70,7 +70,7 @@ class Watch:
             return await self.app(scope, receive, send)
         # Unless an answer begins, the client has gone.
         status = CLIENT_CLOSED_REQUEST
-        # HEAD for every address of GET, whose body the server leaves out
+        # Every address that answers GET answers HEAD, too; the server leaves out the body
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         path = scope["path"].removeprefix(scope["root_path"])
