@@ -129,6 +129,8 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
         adam_epsilon: Adam's epsilon (section 5.3).
         label_smoothing_factor: The paper's epsilon_ls (section 5.4).
         r_drop_alpha: Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0: off.
+        simcut_alpha: Weight of SimCut (arXiv:2206.02368), which runs each pair twice, once with cut tokens; 0: off.
+        simcut_p: SimCut's probability of cutting a token's embedding.
         ema_decay: Validate and save a moving average of weights with this decay; 0: off.
         max_grad_norm: Clip gradients to this norm; 0, as in the paper, to disable.
         gradient_accumulation_steps: Batches of max_tokens per update, in each process.
@@ -165,6 +167,8 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
     adam_epsilon: float = option(1e-9, _LEARNING)
     label_smoothing_factor: float = option(0.1, _LEARNING, parse=_probability)
     r_drop_alpha: float = option(0.0, _LEARNING, parse=_not_negative)
+    simcut_alpha: float = option(0.0, _LEARNING, parse=_not_negative)
+    simcut_p: float = option(0.05, _LEARNING, parse=_probability)
     ema_decay: float = option(0.0, _LEARNING, parse=_probability)
     max_grad_norm: float = option(0.0, _LEARNING)
     gradient_accumulation_steps: int = option(1, _LEARNING)
@@ -212,6 +216,8 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
         check_values(self)
         if self.max_steps == 0:
             raise UserError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
+        if self.r_drop_alpha and self.simcut_alpha:
+            raise UserError("r_drop_alpha and simcut_alpha exclude each other: set only one of them.")
         # transformers trains on the CPU then, but would refuse bfloat16 there without the flag
         self.use_cpu |= parse_flag_from_env("ACCELERATE_USE_CPU")
         noam = self.lr_scheduler_type == NOAM

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, IntervalStrategy
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import sort_checkpoints
-from transformers.utils import logging
+from transformers.utils import ModelOutput, logging
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name, sized_rows
 from ..errors import UserError, checking_settings
@@ -31,9 +31,9 @@ from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
 from .failures import UpdateGuard
 from .progress import OverfittingNotice, ResumedState, RunCurve, TrainingMeter
-from .r_drop import r_drop_loss
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
+from .two_passes import cut_embeddings, r_drop_loss, simcut_loss
 from .validation import ValidatingTrainer
 
 logger = logging.get_logger(__name__)
@@ -86,8 +86,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             choose_attention(model, args)
         with checking_settings():
             super().__init__(model, args, data_collator, *more, **kwargs)
-        if args.r_drop_alpha and self.compute_loss_func:
-            raise UserError("r_drop_alpha has no effect with compute_loss_func: set only one of them.")
+        for name in ("r_drop_alpha", "simcut_alpha"):
+            if getattr(args, name) and self.compute_loss_func:
+                raise UserError(f"{name} has no effect with compute_loss_func: set only one of them.")
         # compute_loss applies it, and predictions have a loss without it
         self.label_smoother = None
         if self.eval_dataset is not None:
@@ -246,8 +247,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         """Return the cross-entropy per real target token: smoothed in training, plain in evaluation.
 
         `num_items_in_batch` is the number of real target tokens in the whole update, over all its batches and
-        processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop, the
-        model runs twice with different dropout. A `compute_loss_func` replaces all of this, smoothing included.
+        processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop or
+        SimCut, the model runs twice. A `compute_loss_func` replaces all of this, smoothing included.
         """
         if "labels" not in inputs:
             raise UserError(f'Training needs "labels" in each batch, which has only {", ".join(inputs)}.')
@@ -265,11 +266,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if self.compute_loss_func is not None:
             outputs = model(**inputs, use_cache=False)
             loss = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
-        elif model.training and (r_drop := self.args.r_drop_alpha):
-            # One pass over 2 B rows is faster than two passes, and each half of the rows has its own dropout
-            twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
-            outputs = model(**twice, use_cache=False)
-            loss, cross_entropy = r_drop_loss(outputs.logits, labels, r_drop, smoothing, pad_token_id)
+        elif model.training and (self.args.r_drop_alpha or self.args.simcut_alpha):
+            outputs, loss, cross_entropy = self._run_twice(model, inputs, labels)
         elif return_outputs:
             # the outputs include the logits, which the model leaves out if it computes the loss
             outputs = model(**inputs, use_cache=False)
@@ -291,6 +289,19 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.guard.record_loss(loss.detach(), labels)
             self.meter.add(cross_entropy, tokens)
         return (loss, outputs) if return_outputs else loss
+
+    def _run_twice(self, model, inputs, labels) -> tuple[ModelOutput, torch.Tensor, torch.Tensor]:
+        """Return the outputs of two passes in training, with the loss and the cross-entropy of R-Drop or of SimCut."""
+        args = self.args
+        # One pass over 2 B rows is faster than two passes, and each half of the rows has its own dropout
+        twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
+        smoothing = (args.label_smoothing_factor, self.model.config.pad_token_id)
+        if args.r_drop_alpha:
+            outputs = model(**twice, use_cache=False)
+            return outputs, *r_drop_loss(outputs.logits, labels, args.r_drop_alpha, *smoothing)
+        with cut_embeddings(self.model, args.simcut_p):
+            outputs = model(**twice, use_cache=False)
+        return outputs, *simcut_loss(outputs.logits, labels, args.simcut_alpha, *smoothing)
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
         return self.guard.last_finite(super().training_step(*args, **kwargs))

@@ -50,6 +50,7 @@ def weights(run) -> dict[str, torch.Tensor]:
     [
         ({"gradient_accumulation_steps": 2, "ema_decay": 0.9}, None),
         ({"r_drop_alpha": 1.0}, None),
+        ({"simcut_alpha": 3.0}, None),
         ({"bf16": True}, None),
         ({"gradient_checkpointing": True}, None),
         ({}, adapted),

@@ -7,7 +7,7 @@ from transformers.utils import find_labels
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
-from hf_vanilla_transformer.training.r_drop import r_drop_loss, symmetric_divergence
+from hf_vanilla_transformer.training.two_passes import r_drop_loss, simcut_loss
 
 PAD, VOCAB_SIZE = 3, 11
 
@@ -56,23 +56,32 @@ def test_the_gradient_matches_finite_differences(smoothing):
     torch.testing.assert_close(logits.grad, numerical.view_as(logits), rtol=1e-5, atol=1e-7)
 
 
-def test_the_divergence_matches_torch():
-    (first, labels), (second, _) = example(), example()
-    second = second.detach().flip(0)
+def divergence(first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return KL(P1 || P2), summed over the positions that are not padded, as torch computes it."""
     p, q = (torch.distributions.Categorical(logits=logits[labels != -100]) for logits in (first, second))
-    expected = (torch.distributions.kl_divergence(p, q) + torch.distributions.kl_divergence(q, p)).sum() / 2
-    torch.testing.assert_close(symmetric_divergence(first, second, labels), expected)
+    return torch.distributions.kl_divergence(p, q).sum()
+
+
+def r_drop_equation(first, second, labels):
+    entropies = sum(reference(logits, labels, 0.1) for logits in (first, second))
+    return (entropies + 5.0 * (divergence(first, second, labels) + divergence(second, first, labels)) / 2) / 2
+
+
+def simcut_equation(whole, cut, labels):
+    return reference(whole, labels, 0.1) + 5.0 * divergence(whole, cut, labels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_r_drop_has_the_loss_and_gradient_of_its_equation(dtype):
+@pytest.mark.parametrize(
+    ("loss_of", "equation"), [(r_drop_loss, r_drop_equation), (simcut_loss, simcut_equation)], ids=["R-Drop", "SimCut"]
+)
+def test_two_passes_have_the_loss_and_gradient_of_their_equation(loss_of, equation, dtype):
     (first, labels), (second, _) = example(), example()
     logits = torch.cat((first, second.flip(0))).detach().to(dtype).requires_grad_()
-    loss, _ = r_drop_loss(logits, labels, 5.0, 0.1, PAD)
+    loss, _ = loss_of(logits, labels, 5.0, 0.1, PAD)
     (gradient,) = torch.autograd.grad(7 * loss, logits)
     exact = logits.detach().double().requires_grad_()
-    entropy = reference(exact, torch.cat((labels, labels)), 0.1)
-    expected = (entropy + 5.0 * symmetric_divergence(*exact.chunk(2), labels)) / 2
+    expected = equation(*exact.chunk(2), labels)
     torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0.0)
     (expected_gradient,) = torch.autograd.grad(7 * expected, exact)
     assert gradient.dtype == dtype
@@ -251,7 +260,8 @@ def test_the_plain_cross_entropy_comes_with_the_loss_and_without_a_gradient(monk
     twice = torch.cat((logits, logits))
     _, projected = projected_cross_entropy(projection, states, labels, smoothing, PAD)
     _, dropped = r_drop_loss(twice, labels, 5.0, smoothing, PAD)
-    for found in (projected, dropped):
+    _, cut = simcut_loss(twice, labels, 5.0, smoothing, PAD)
+    for found in (projected, dropped, cut):
         torch.testing.assert_close(found, plain.detach())
         assert not found.requires_grad
 

@@ -36,7 +36,9 @@ def mean_cross_entropy(run) -> float:
     return loss / tokens
 
 
-@pytest.mark.parametrize("settings", [{}, {"r_drop_alpha": 5.0}, {"label_smoothing_factor": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"r_drop_alpha": 5.0}, {"simcut_alpha": 3.0}, {"label_smoothing_factor": 0.0}], ids=str
+)
 def test_the_training_loss_without_smoothing_is_logged_per_token_of_the_whole_update(trainer, settings):
     run = trainer(max_tokens=16, gradient_accumulation_steps=len(UNEQUAL), max_steps=1, **settings)
     expected = mean_cross_entropy(run)

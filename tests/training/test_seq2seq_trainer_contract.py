@@ -161,9 +161,10 @@ def test_a_loss_of_the_users_own_is_accumulated_exactly(trainer):
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
-def test_r_drop_is_refused_with_a_loss_of_the_users_own(trainer):
-    with pytest.raises(UserError, match="r_drop_alpha has no effect with compute_loss_func"):
-        trainer(compute_loss_func=squared, r_drop_alpha=1.0)
+@pytest.mark.parametrize("name", ["r_drop_alpha", "simcut_alpha"])
+def test_two_passes_are_refused_with_a_loss_of_the_users_own(trainer, name):
+    with pytest.raises(UserError, match=f"{name} has no effect with compute_loss_func"):
+        trainer(compute_loss_func=squared, **{name: 1.0})
 
 
 class Evaluate(TrainerCallback):
@@ -276,10 +277,11 @@ def test_rows_without_labels_are_translated_by_predict(trainer, tmp_path):
     np.testing.assert_array_equal(result.predictions, run.predict(pairs(LENGTHS)).predictions)
 
 
-def test_r_drop_trains_with_a_collator_that_does_not_know_the_model(trainer):
+@pytest.mark.parametrize("name", ["r_drop_alpha", "simcut_alpha"])
+def test_two_passes_train_with_a_collator_that_does_not_know_the_model(trainer, name):
     losses = []
     for collator in (DataCollatorForSeq2Seq(trainer().processing_class), None):
-        run = trainer(r_drop_alpha=1.0, data_collator=collator, max_steps=1)
+        run = trainer(**{name: 1.0}, data_collator=collator, max_steps=1)
         run.train()
         losses.append([log["loss"] for log in run.state.log_history if "loss" in log])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -22,6 +22,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.inference import hardware
 from hf_vanilla_transformer.model.loss_vanilla_transformer import smoothed_cross_entropy
 from hf_vanilla_transformer.training import compilation
@@ -143,6 +144,36 @@ def test_the_r_drop_loss_combines_two_passes_and_their_divergence(trainer, small
     divergence = sum(torch.distributions.kl_divergence(*pair).sum() for pair in ((p, q), (q, p)))
     entropies = sum(smoothed_cross_entropy(part, labels, 0.1, 0) for part in (first, second))
     torch.testing.assert_close(loss.double(), (entropies + 5.0 * divergence / 2) / 2 / tokens, rtol=1e-5, atol=0.0)
+
+
+def test_simcut_compares_each_pair_with_one_whose_tokens_are_cut(trainer, small_model):
+    """The second half of the batch sees embeddings of zeros, on both sides; the seed says where."""
+    run = trainer(small_model(dropout=0.0), simcut_alpha=3.0, simcut_p=0.4)
+    model = run.model.train()
+    inputs = run.data_collator([run.train_dataset[i] for i in range(4)])
+    labels = inputs["labels"]
+    torch.manual_seed(8)
+    loss = run.compute_loss(model, dict(inputs))
+    torch.manual_seed(8)
+    source, target = inputs["input_ids"], model.prepare_decoder_input_ids_from_labels(labels)
+    kept = [(torch.rand(ids.shape) >= 0.4)[..., None] for ids in (source, target)]
+    assert all(0 < each.float().mean() < 1 for each in kept)
+    embedded = [model.get_input_embeddings()(ids) * each for ids, each in zip((source, target), kept, strict=True)]
+    whole = model(**inputs).logits
+    cut = model(
+        inputs_embeds=embedded[0], decoder_inputs_embeds=embedded[1], attention_mask=inputs["attention_mask"]
+    ).logits
+    p, q = (torch.distributions.Categorical(logits=part[labels != -100].double()) for part in (whole, cut))
+    divergence = torch.distributions.kl_divergence(p, q).sum()
+    expected = (smoothed_cross_entropy(whole, labels, 0.1, 0) + 3.0 * divergence) / labels.ne(-100).sum()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0.0)
+    # nothing stays behind
+    torch.testing.assert_close(model(**inputs).logits, whole)
+
+
+def test_r_drop_and_simcut_exclude_each_other(trainer):
+    with pytest.raises(UserError, match="r_drop_alpha and simcut_alpha exclude each other"):
+        trainer(r_drop_alpha=1.0, simcut_alpha=3.0)
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(2, (2, 4, 5)), (1, (2, 5))])

@@ -38,8 +38,9 @@ def test_validation_is_unsmoothed_and_counts_every_token_once(trainer):
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(loss / tokens), rel=1e-6)
 
 
-def test_r_drop_changes_nothing_in_validation_or_without_dropout(trainer):
-    run, plain = trainer(r_drop_alpha=5.0), trainer()
+@pytest.mark.parametrize("settings", [{"r_drop_alpha": 5.0}, {"simcut_alpha": 3.0, "simcut_p": 0.0}], ids=str)
+def test_two_passes_change_nothing_in_validation_or_without_noise(trainer, settings):
+    run, plain = trainer(**settings), trainer()
     assert run.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
     inputs = run.data_collator([run.train_dataset[i] for i in range(4)])
     losses = [each.compute_loss(each.model.train(), dict(inputs)) for each in (run, plain)]
