@@ -40,7 +40,7 @@ def test_logits_of_each_step_equal_those_of_the_full_forward(small_model, source
 def test_packed_linear_layers_equal_the_formula(dtype, tolerance, relu, biased):
     linear = nn.Linear(300, 600, bias=biased, dtype=dtype)
     weight, bias = linear.weight, linear.bias
-    layer = PackedLinear(linear, relu=relu)
+    layer = PackedLinear(linear, rows=40, relu=relu)
     for rows in (9, 1, 40):
         x = torch.randn(rows, 300, dtype=dtype)
         expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
@@ -119,6 +119,30 @@ def test_packed_weights_are_used_until_the_weights_change(small_model, sources, 
         assert bool(packings) == (change != "nothing")
         expected = model(**sources, decoder_input_ids=torch.ones(11, 1, dtype=torch.long)).logits[:, 0]
     torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [7, 8])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_smallest_change_of_one_weight_is_found(dtype, width, transposed):
+    weight = torch.randn(width, 5, dtype=dtype).t() if transposed else torch.randn(5, width, dtype=dtype)
+    before = fast_search._row_sums(weight)
+    for row, column in ((0, 0), (2, 4), (4, width - 1)):
+        changed = weight.clone()
+        changed[row, column] = torch.nextafter(changed[row, column], torch.tensor(9.0, dtype=dtype))
+        differs = fast_search._row_sums(changed) != before
+        assert differs.nonzero().flatten().tolist() == [row]
+
+
+@pytest.mark.parametrize(("batch", "num_beams", "is_packed"), [(1, 1, False), (1, 2, True), (2, 1, True)])
+def test_weights_are_not_packed_for_a_single_row_in_float32(small_model, packings, batch, num_beams, is_packed):
+    source = torch.tensor([[5, 6, 7]] * batch)
+    model = small_model()
+    model.generate(source, num_beams=num_beams, max_new_tokens=2)
+    assert bool(packings) == is_packed
+    packings.clear()
+    model.bfloat16().generate(source, num_beams=num_beams, max_new_tokens=2)
+    assert bool(packings) == torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def test_packed_weights_are_freed_with_their_model(small_model, sources, packings):

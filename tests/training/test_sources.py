@@ -245,6 +245,20 @@ def test_a_model_that_is_tuned_on_one_new_direction_keeps_its_own(small_model, r
         assert recipe.data.language_pairs == (["en-fr"] if pair == "en-fr" else None)
 
 
+def test_pretraining_in_both_directions_and_tuning_in_one(train, run_flags, texts, tmp_path):
+    """Bi-SimCut (arXiv:2206.02368), with the flags of the guide."""
+    simcut = ["--simcut_alpha", "3", "--simcut_p", "0.1", "--max_steps", "2"]
+    both = ["--train_file", texts["moses"], texts["moses"], "--language_pairs", "en-de", "de-en"]
+    train(*run_flags(tmp_path / "both", *both, *simcut, "--vocab_size", "400"))
+    start = ["--model_name_or_path", str(tmp_path / "both"), "--output_dir", str(tmp_path / "one"), "--use_cpu"]
+    run = train(*start, "--train_file", texts["moses"], "--language_pairs", "en-de", *simcut, "--max_tokens", "256")
+    tag = AutoTokenizer.from_pretrained(tmp_path / "one").convert_tokens_to_ids("<2de>")
+    assert {int(run.train_dataset[i]["input_ids"][0]) for i in range(20)} == {tag}
+    assert run.model.config.language_pairs == ["en-de", "de-en"]
+    assert "simcut_alpha: 3.0" in (tmp_path / "one" / "settings.yaml").read_text()
+    assert Translator.load(str(tmp_path / "one")).translate([PHRASES[0].en], source_lang="en", target_lang="de")
+
+
 def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, capsys, monkeypatch):
     flags = ["--train_file", texts["moses"], texts["jsonl"], "--source_tag", "", "<bt>", "--vocab_size", "400"]
     run = train(*run_flags(tmp_path / "run", *flags))
