@@ -14,8 +14,15 @@ from ..files import JsonObject, replacing
 from ..flags import option
 from .console import as_json
 from .evaluation_text import EvaluationText, read_text
-from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
-from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
+from .models import (
+    check_bleu,
+    load_translator,
+    report_problems,
+    resolve_languages,
+    translate_sentences,
+    with_reverse_model,
+)
+from .shared_flags import BackendFlags, BleuFlags, ReverseFlags, TextFlags
 
 # The columns of the table of scores, which are 79 characters wide
 _TITLES = {
@@ -33,7 +40,7 @@ _Row = tuple[str, int, float, str, str, str]
 
 
 @dataclass(kw_only=True)
-class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, BleuFlags, TextFlags):
+class EvaluateArguments(ReverseFlags, BackendFlags, BleuFlags, TextFlags):
     """The flags of `evaluate`.
 
     Args:
@@ -60,6 +67,7 @@ class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Bl
             raise UserError(f"Cannot write {self.output}: the name of a table must end in .tsv or .csv.")
         if self.worst_first and not self.output:
             raise UserError("--worst_first sorts the table of --output: give both.")
+        self.check_reverse()
 
 
 def run(args: EvaluateArguments) -> None:
@@ -73,6 +81,7 @@ def run(args: EvaluateArguments) -> None:
     if args.output and not Path(args.output).absolute().parent.is_dir():
         raise FileNotFoundError(f"Cannot write {args.output}: there is no such folder.")
     translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
+    translator = with_reverse_model(translator, args)
     languages = resolve_languages(translator, args)
     check_bleu(args, languages[1])
     files: Sequence[str | None] = args.test_file or [None]

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from ..flags import Settings, values_of
 from .console import UsageError, say
-from .shared_flags import BleuFlags, DecodingFlags, DirectionFlags, SearchFlags
+from .shared_flags import BleuFlags, DecodingFlags, DirectionFlags, ReverseFlags, SearchFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translation, Translator
+
+_REVERSE_WEIGHT = 0.5
 
 
 def load_translator(
@@ -34,6 +36,25 @@ def load_translator(
     if dtype == "auto":
         say(f"--dtype auto: {translator.name} translates in {translator.dtype}")
     return translator
+
+
+def with_reverse_model(translator: "Translator", args: ReverseFlags) -> "Translator":
+    """Return the translator, with the model of the opposite direction if the flags name one.
+
+    Raises:
+        OSError, ValueError: as `Translator.load` and `RerankingTranslator`.
+        UsageError: if the search has one beam, and so nothing to rerank.
+    """
+    if args.reverse_model is None:
+        return translator
+    from ..inference.reranking import RerankingTranslator
+
+    if translator.num_hypotheses(args.num_beams) == 1:
+        raise UsageError("--reverse_model reranks the hypotheses of a beam search: use several --num_beams.")
+    languages = resolve_languages(translator, args)
+    reverse = load_translator([args.reverse_model], dtype=args.dtype, num_beams=args.num_beams)
+    weight = _REVERSE_WEIGHT if args.reverse_weight is None else args.reverse_weight
+    return RerankingTranslator(translator, reverse, weight, *languages)
 
 
 def labels(names: Sequence[str]) -> list[str]:

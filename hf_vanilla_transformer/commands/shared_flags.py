@@ -122,6 +122,28 @@ class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
     max_tokens: int | None = option(None, parse=positive)  # type: ignore[assignment]
 
 
+@dataclass(kw_only=True)
+class ReverseFlags(ModelsFlags, DtypeFlags, DecodingFlags):
+    """Models, their search, and a model of the opposite direction.
+
+    Args:
+        reverse_model: model of the opposite direction, which reranks the hypotheses of the beam search
+        reverse_weight: weight of its score; that of the model itself is 1 (default: 0.5)
+    """
+
+    reverse_model: str | None = option(None, metavar="MODEL")
+    reverse_weight: float | None = option(None, parse=finite)
+
+    def check_reverse(self) -> None:
+        """Check that the weight is not given alone.
+
+        Raises:
+            ValueError: if it is.
+        """
+        if self.reverse_weight is not None and not self.reverse_model:
+            raise UserError("--reverse_weight has no effect without --reverse_model.")
+
+
 def _placeholders(text: str) -> str:
     """Return an expression for placeholders if it is valid."""
     from ..inference.placeholders import placeholder_pattern

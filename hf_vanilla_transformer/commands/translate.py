@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..errors import UserError
 from ..flags import Settings, numpy_seed, option, positive, values_of
 from .console import UsageError, print_in_utf8, say
-from .models import load_translator, report_problems, resolve_languages, translate_settings
-from .shared_flags import DecodingFlags, DtypeFlags, GlossaryFlags, ModelsFlags, PlaceholderFlags
+from .models import load_translator, report_problems, resolve_languages, translate_settings, with_reverse_model
+from .shared_flags import GlossaryFlags, PlaceholderFlags, ReverseFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translator
@@ -22,7 +22,7 @@ MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
 @dataclass(kw_only=True)
-class TranslateFlags(ModelsFlags, GlossaryFlags, DtypeFlags, DecodingFlags, PlaceholderFlags):
+class TranslateFlags(ReverseFlags, GlossaryFlags, PlaceholderFlags):
     """The flags of `translate`, which plugins inherit that translate more than lines on stdin.
 
     Args:
@@ -42,6 +42,9 @@ class TranslateFlags(ModelsFlags, GlossaryFlags, DtypeFlags, DecodingFlags, Plac
         for name in self.model:
             if Path(name).is_file():
                 raise UserError(f"{name} is a file, not a model; documents are translated with --output_dir FOLDER.")
+        self.check_reverse()
+        if self.do_sample and self.reverse_model:
+            raise UserError("--reverse_model reranks the hypotheses of a beam search: omit --do_sample.")
 
     @property
     def search_beams(self) -> int | None:
@@ -84,7 +87,8 @@ class TranslateFlags(ModelsFlags, GlossaryFlags, DtypeFlags, DecodingFlags, Plac
 
         if self.do_sample:
             set_seed(self.seed)
-        return load_translator(models, self.backend, dtype, num_beams=self.search_beams)
+        translator = load_translator(models, self.backend, dtype, num_beams=self.search_beams)
+        return with_reverse_model(translator, self)
 
     def glossary_settings(self, translator: "Translator") -> Settings:
         """Return the glossary, if there is one, as an argument of `Translator.translate`.

@@ -288,6 +288,12 @@ class Translator:
             value = getattr(settings.get("generation_config") or self.model.generation_config, name)
         return value
 
+    def _length_penalty(self, length: int, settings: dict[str, Any]) -> float:
+        """Return the length penalty of `length` tokens in a search with these arguments of `generate`."""
+        alpha = self._setting("length_penalty", settings)
+        alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
+        return float(length_penalty(self.model.config, length, alpha))
+
     def mean_log_probs(self, outputs: Sequence[Output], settings: dict[str, Any]) -> list[float | None]:
         """Return the log-probability per token, in nats, of the best hypothesis of each sentence, None without any.
 
@@ -295,8 +301,6 @@ class Translator:
             outputs: those of a search with scores.
             settings: its arguments of `generate`.
         """
-        alpha = self._setting("length_penalty", settings)
-        alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
         padding = self.model.config.pad_token_id
         ends = self._setting("eos_token_id", settings)
         ends = ends if isinstance(ends, (list, tuple)) else [ends]
@@ -309,8 +313,7 @@ class Translator:
         def mean(output: Output) -> float | None:
             # without the start token
             length = count(output.hypotheses[0][1:]) if output.hypotheses else 0
-            penalty: Any = length_penalty(self.model.config, length, alpha)
-            return output.scores[0] * penalty / length if length else None
+            return output.scores[0] * self._length_penalty(length, settings) / length if length else None
 
         return list(map(mean, outputs))
 
@@ -359,13 +362,17 @@ class Translator:
         if has_scores:
             values = generated.sequences_scores.unflatten(0, (-1, nbest)).tolist()
         outputs = list(map(Output, hypotheses, values))
-        threshold = self.model.config.doubtful_score if has_scores else None
+        return self._with_doubts(outputs, settings) if has_scores else outputs
+
+    def _with_doubts(self, outputs: list[Output], settings: dict[str, Any]) -> list[Output]:
+        """Return the outputs of a search with scores, with whether their best hypotheses are doubtful."""
+        threshold = self.model.config.doubtful_score
         # sampled tokens are less probable than those that a search chooses
-        if threshold is not None and not self._setting("do_sample", settings):
-            means = self.mean_log_probs(outputs, settings)
-            doubts = [mean is not None and mean < threshold for mean in means]
-            outputs = [output._replace(is_doubtful=doubt) for output, doubt in zip(outputs, doubts, strict=True)]
-        return outputs
+        if threshold is None or self._setting("do_sample", settings):
+            return outputs
+        means = self.mean_log_probs(outputs, settings)
+        doubts = [mean is not None and mean < threshold for mean in means]
+        return [output._replace(is_doubtful=doubt) for output, doubt in zip(outputs, doubts, strict=True)]
 
     def translate(
         self,

@@ -299,6 +299,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if args.r_drop_alpha:
             outputs = model(**twice, use_cache=False)
             return outputs, *r_drop_loss(outputs.logits, labels, args.r_drop_alpha, *smoothing)
+        if embedded := inputs.keys() & {"inputs_embeds", "decoder_inputs_embeds", "encoder_outputs"}:
+            raise UserError(f"SimCut cuts tokens, but a batch has {', '.join(sorted(embedded))}: give ids instead.")
         with cut_embeddings(self.model, args.simcut_p):
             outputs = model(**twice, use_cache=False)
         return outputs, *simcut_loss(outputs.logits, labels, args.simcut_alpha, *smoothing)

@@ -62,7 +62,7 @@ def sum_over_tokens(terms: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def cut_embeddings(model: torch.nn.Module, probability: float) -> Iterator[None]:
     """Replace the embeddings of random tokens by zeros, in the second half of each batch: SimCut's token cutoff.
 
-    Each token of the source and of the target is cut with that probability.
+    Each token of the source and of the target is cut with that probability, tags and `</s>` too.
     """
 
     def cut(module: torch.nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:

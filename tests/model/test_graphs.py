@@ -98,12 +98,14 @@ def searches_of_models(draw):
 
 
 def n_best_lists(output, batch: int) -> list[dict[tuple, float]]:
-    """Return the hypotheses of each sentence, with their scores."""
+    """Return the hypotheses of each sentence, which all differ, with their scores."""
     size = len(output.sequences) // batch
     hypotheses = [tuple(tokens) for tokens in output.sequences.tolist()]
     scores = output.sequences_scores.tolist()
     starts = range(0, len(hypotheses), size)
-    return [dict(zip(hypotheses[i : i + size], scores[i : i + size], strict=True)) for i in starts]
+    lists = [dict(zip(hypotheses[i : i + size], scores[i : i + size], strict=True)) for i in starts]
+    assert set(map(len, lists)) == {size}
+    return lists
 
 
 def assert_equal(output, expected, batch: int):
@@ -111,6 +113,9 @@ def assert_equal(output, expected, batch: int):
     assert output.sequences.shape == expected.sequences.shape
     torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-4, atol=1e-4)
     for found, others in zip(n_best_lists(output, batch), n_best_lists(expected, batch), strict=True):
+        shared = [tokens for tokens in found if tokens in others]
+        scores = [[each[tokens] for tokens in shared] for each in (found, others)]
+        assert scores[0] == pytest.approx(scores[1], rel=1e-4, abs=1e-4)
         only_found = [score for tokens, score in found.items() if tokens not in others]
         only_others = [score for tokens, score in others.items() if tokens not in found]
         assert only_found == pytest.approx(only_others, rel=1e-6)

@@ -97,6 +97,7 @@ CHANGES = {
     "another dtype and back": lambda model: model.to(torch.bfloat16).float(),
     "a merged adapter": merge_an_adapter,
     "one weight": change_one_weight_without_a_trace,
+    "all weights of a layer": lambda model: model.model.decoder.layers[1].fc1.weight.data.neg_(),
 }
 
 
@@ -121,17 +122,31 @@ def test_packed_weights_are_used_until_the_weights_change(small_model, sources, 
     torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-5)
 
 
+LAYOUTS = {
+    "rows": lambda dtype: torch.randn(5, 512, dtype=dtype),
+    "odd width": lambda dtype: torch.randn(5, 511, dtype=dtype),
+    "columns": lambda dtype: torch.randn(512, 5, dtype=dtype).t(),
+    "within a buffer": lambda dtype: torch.randn(5 * 512 + 1, dtype=dtype)[1:].view(5, 512),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [7, 8])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_the_smallest_change_of_one_weight_is_found(dtype, width, transposed):
-    weight = torch.randn(width, 5, dtype=dtype).t() if transposed else torch.randn(5, width, dtype=dtype)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_change_of_weights_is_found(dtype, layout):
+    weight = LAYOUTS[layout](dtype)
     before = fast_search._row_sums(weight)
-    for row, column in ((0, 0), (2, 4), (4, width - 1)):
-        changed = weight.clone()
-        changed[row, column] = torch.nextafter(changed[row, column], torch.tensor(9.0, dtype=dtype))
-        differs = fast_search._row_sums(changed) != before
-        assert differs.nonzero().flatten().tolist() == [row]
+    assert torch.equal(fast_search._row_sums(weight), before)
+    nine = torch.tensor(9.0, dtype=dtype)
+    for row, column in ((0, 0), (2, 4), (4, weight.shape[1] - 1)):
+        kept = weight[row, column].clone()
+        weight[row, column] = torch.nextafter(kept, nine)
+        assert (fast_search._row_sums(weight) != before).nonzero().flatten().tolist() == [row]
+        weight[row, column] = kept
+    # of which each adds a power of two to the bits of every number
+    for factor in (2.0, 0.5, -1.0, 4.0):
+        assert (fast_search._row_sums(weight * factor) != before).all()
+        assert (fast_search._row_sums(weight.mul_(factor)) != before).all()
+        weight.div_(factor)
 
 
 @pytest.mark.parametrize(("batch", "num_beams", "is_packed"), [(1, 1, False), (1, 2, True), (2, 1, True)])

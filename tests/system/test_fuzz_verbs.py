@@ -26,6 +26,7 @@ SERVING = ("host", "port", "max_queue", "timeout", "api_key_file", "backend")
 LANGUAGES = ("source_lang", "target_lang")
 DECODING = ("num_beams", "length_penalty", "max_tokens")
 TESTING = ("source_lang", "target_lang", "split", "dataset_name", "test_file")
+REVERSE = ("reverse_model", "reverse_weight")
 MODEL = ("preset", "dropout", "d_model", "num_heads", "vocab_size", "tokenizer_name", "license", "num_beams")
 TRAINING = (
     *("max_steps", "learning_rate", "warmup_steps", "lr_scheduler_type", "label_smoothing_factor", "save_strategy"),
@@ -39,18 +40,19 @@ TRAINING = (
         "seed",
     ),
     *("dataloader_num_workers", "max_sentence_tokens", "max_length_ratio", "early_stopping_patience", "ema_decay"),
-    *("r_drop_alpha", "train_file", "output_dir", "max_tokens", "bleu_tokenize", "source_lang", "target_lang"),
+    *("r_drop_alpha", "simcut_alpha", "simcut_p"),
+    *("train_file", "output_dir", "max_tokens", "bleu_tokenize", "source_lang", "target_lang"),
 )
 
 
 # Flags that each command accepts, to be added
 ACCEPTED = {
-    "evaluate": (*DECODING, *TESTING, "bleu_tokenize"),
+    "evaluate": (*DECODING, *TESTING, *REVERSE, "bleu_tokenize"),
     "evaluate two": ("backend",),
     "evaluate JSON lines": TESTING,
     "score": (*TESTING, "max_tokens"),
     "compare": (*DECODING, *TESTING, "bleu_tokenize"),
-    "translate": (*DECODING, "backend"),
+    "translate": (*DECODING, *REVERSE, "backend"),
     "train": (*MODEL, *TRAINING),
     "train by recipe": (*MODEL, *TRAINING),
     "fine-tune": (*MODEL, *TRAINING),
@@ -107,6 +109,10 @@ FLAGS = {
     "early_stopping_patience": ["0", "2"],
     "ema_decay": ["1", "0.9", "-1"],
     "r_drop_alpha": ["-1", "1", "nan"],
+    "simcut_alpha": ["-1", "3", "nan"],
+    "simcut_p": ["1", "0.1", "-1"],
+    "reverse_model": ["nowhere", "model", "text.en"],
+    "reverse_weight": ["nan", "2"],
     "tokenizer_name": ["nowhere", "model", "text.en"],
     "license": ["mit", ""],
     "last": ["0", "1", "9", "x"],

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from sacrebleu import BLEU
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -169,6 +170,28 @@ def test_simcut_compares_each_pair_with_one_whose_tokens_are_cut(trainer, small_
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0.0)
     # nothing stays behind
     torch.testing.assert_close(model(**inputs).logits, whole)
+
+
+def test_simcut_refuses_a_batch_of_embeddings(trainer):
+    run = trainer(simcut_alpha=3.0)
+    inputs = run.data_collator([run.train_dataset[i] for i in range(4)])
+    embedded = run.model.get_input_embeddings()(inputs.pop("input_ids"))
+    with pytest.raises(UserError, match="SimCut cuts tokens, but a batch has inputs_embeds: give ids instead"):
+        run.compute_loss(run.model.train(), {**inputs, "inputs_embeds": embedded})
+
+
+@pytest.mark.filterwarnings("ignore:.*ensure_weight_tying:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_simcut_cuts_tokens_of_separate_and_adapted_embeddings(trainer, small_model):
+    """Also where PEFT has put a module of its own in the place of the embedding."""
+    adapter = LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+    models = [small_model(dropout=0.0, tie_word_embeddings=False), get_peft_model(small_model(dropout=0.0), adapter)]
+    for model in models:
+        run = trainer(model, simcut_alpha=3.0, simcut_p=0.4)
+        plain = trainer(model)
+        inputs = run.data_collator([run.train_dataset[i] for i in range(4)])
+        losses = [each.compute_loss(each.model.train(), dict(inputs)).item() for each in (run, plain)]
+        assert losses[0] > losses[1] + 1e-4
 
 
 def test_r_drop_and_simcut_exclude_each_other(trainer):

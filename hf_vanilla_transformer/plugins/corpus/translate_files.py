@@ -51,6 +51,8 @@ def run(args: TranslateFilesArguments) -> None:
     runner = Runner(**values_of(args, RunnerFlags), use_gpus=use_gpus)
     if args.scores and args.output_format == "txt":
         raise UsageError("--scores requires --output_format jsonl.")
+    if args.reverse_model:
+        raise UsageError("--input_files cannot rerank: omit --reverse_model, or translate lines on stdin.")
     files = find_files(args.input_files)
     job = CorpusJob(_translation(args), files, args.output_dir, args.shard_lines)
     missing = runner.missing(job.tasks, job.is_done)
