@@ -119,8 +119,9 @@ def assert_equal(output, expected, batch: int):
     for found, others in zip(n_best_lists(output, batch), n_best_lists(expected, batch), strict=True):
         # the best score of each
         scores, other_scores = (dict(reversed(rows)) for rows in (found, others))
-        for tokens in scores.keys() & other_scores.keys():
-            assert scores[tokens] == pytest.approx(other_scores[tokens], rel=1e-4, abs=1e-4)
+        shared = scores.keys() & other_scores.keys()
+        pairs = torch.tensor([[scores[tokens], other_scores[tokens]] for tokens in shared]).reshape(-1, 2)
+        torch.testing.assert_close(pairs[:, 0], pairs[:, 1], rtol=1e-4, atol=1e-4)
         assert scores_of_missing(found, others) == pytest.approx(scores_of_missing(others, found), rel=1e-6)
 
 
