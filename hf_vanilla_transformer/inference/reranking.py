@@ -64,7 +64,8 @@ class RerankingTranslator(Translator):
             ValueError: also for a direction other than that of the reverse model.
         """
         own_source, own_target = self.languages
-        source_lang, target_lang = source_lang or own_source, target_lang or own_target
+        source_lang = source_lang or own_source
+        target_lang = target_lang or own_target
         if (source_lang, target_lang) != self.languages:
             raise UserError(
                 f"The reverse model is for {own_source}-{own_target}, not for {source_lang}-{target_lang}."
@@ -100,20 +101,18 @@ class RerankingTranslator(Translator):
                 [hypothesis for i in indices for hypothesis in hypotheses[i]],
                 [texts[i] for i in indices for _ in hypotheses[i]],
                 max_tokens or MAX_TOKENS,
-                None,
+                None,  # the bar has counted the sentences already
                 **self._opposite,
             )
         )
-        reranked = {}
         for i in indices:
             # of each hypothesis: log P(x | y) / lp(x)
             scores_of_source = [
                 log_prob / self._length_penalty(tokens, generate_kwargs)
                 for log_prob, tokens in islice(results, len(hypotheses[i]))
             ]
-            reranked[i] = self._rerank(outputs[i], scores_of_source, generate_kwargs)
-        every = [reranked.get(i, output) for i, output in enumerate(outputs)]
-        return [each._replace(hypotheses=each.hypotheses[:nbest], scores=each.scores[:nbest]) for each in every]
+            outputs[i] = self._rerank(outputs[i], scores_of_source, generate_kwargs)
+        return [each._replace(hypotheses=each.hypotheses[:nbest], scores=each.scores[:nbest]) for each in outputs]
 
     def _fits(self, source: str, hypotheses: list[str]) -> bool:
         """Return whether the reverse model can score a sentence; if not, its hypotheses keep their order."""

@@ -22,7 +22,7 @@ def tokenizer():
 
 @pytest.fixture
 def translators(small_model, tokenizer) -> list[Translator]:
-    """Translators from English to German and back, whose searches find readable text of several lengths."""
+    """Translators from English to German and back, whose searches find readable text of up to five tokens."""
     found = []
     for seed, (source_lang, target_lang) in enumerate([("en", "de"), ("de", "en")]):
         torch.manual_seed(seed)
