@@ -61,7 +61,10 @@ def _ignore_lost_workers() -> None:
 
 
 def _explain(error: Exception) -> tuple[int, str] | None:
-    """Return the exit status and the line for an error that is meant for users, or None for a bug."""
+    """Return the exit status and the line for an error that is meant for users, or None for a bug.
+
+    The line is empty if there is nothing to say.
+    """
     if isinstance(error, UsageError):
         return 2, str(error)
     # such as no memory left, or a lost process
@@ -71,6 +74,10 @@ def _explain(error: Exception) -> tuple[int, str] | None:
 
         if reason := reason_for(error):
             return 1, reason
+    if isinstance(error, BrokenPipeError):
+        # the reader of the output has exited, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1, ""
     if isinstance(error, (UserError, *_OUTSIDE_ERRORS)):
         return 1, _one_line(error)
     return None
@@ -174,9 +181,8 @@ class _ClosedOutput(io.TextIOBase):
 
 
 @contextmanager
-def _noting_interrupts() -> Iterator[list[int]]:
-    """Yield a list that is not empty after Ctrl-C, which compiled code may turn into an error of its own."""
-    interrupts: list[int] = []
+def _noting_interrupts(interrupts: list[int]) -> Iterator[None]:
+    """Add to `interrupts` on Ctrl-C, which compiled code may turn into an error of its own."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         interrupts.append(number)
@@ -184,13 +190,30 @@ def _noting_interrupts() -> Iterator[list[int]]:
 
     # only Python's own handler is replaced, which only the main thread may do
     if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield interrupts
+        yield
         return
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield interrupts
+        yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(error: Exception | KeyboardInterrupt, interrupted: bool, debug: bool) -> int:
+    """Report why a verb ended, in one line, and return the exit status; raise a bug."""
+    if interrupted or isinstance(error, KeyboardInterrupt):
+        _ignore_lost_workers()
+        say(f"{_PROG}: interrupted")
+        return 130
+    explanation = _explain(error)
+    if explanation is None:
+        raise error
+    status, line = explanation
+    if line:
+        if debug:
+            traceback.print_exception(error)
+        say(f"{_PROG}: {line}")
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -203,26 +226,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     share_cores()
     _draw_only_long_bars()
     words = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in words
+    interrupts: list[int] = []
     try:
-        with _noting_interrupts() as interrupts:
-            _run(words)
-    except BrokenPipeError:
-        # the reader of the output has exited, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        say(f"{_PROG}: interrupted")
-        return 130
-    except Exception as error:
-        if interrupts:
-            say(f"{_PROG}: interrupted")
-            return 130
-        explanation = _explain(error)
-        if explanation is None:
-            raise
-        if "--debug" in words:
-            traceback.print_exc()
-        status, line = explanation
-        say(f"{_PROG}: {line}")
-        return status
+        try:
+            with _noting_interrupts(interrupts):
+                _run(words)
+        except (Exception, KeyboardInterrupt) as error:
+            return _end(error, bool(interrupts), debug)
+    except RuntimeError as error:
+        # torch's handler of signals raises one for a lost worker at any moment, also while its loss is reported
+        return _end(error, bool(interrupts), debug)
     return 0

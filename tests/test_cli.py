@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
+from hf_vanilla_transformer import cli
 from hf_vanilla_transformer.cli import _one_line, find_verbs, main, parses_words
 from hf_vanilla_transformer.commands import average
 from hf_vanilla_transformer.data.cleaning import Cleaning
@@ -346,3 +347,47 @@ def test_a_worker_that_is_found_lost_again_while_its_loss_is_explained_changes_n
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert capsys.readouterr().err == "vanilla-transformer: A data-loading process died.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (RuntimeError("lost"), 1, "A data-loading process died"),
+        (EOFError("lost"), 1, "A data-loading process died"),
+        (BrokenPipeError(32, "lost"), 1, "A data-loading process died"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_a_worker_that_is_found_lost_just_before_an_error_is_reported_causes_no_traceback(
+    error, status, line, monkeypatch, capsys
+):
+    def find_lost_worker(number, frame):
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+    end, ends = cli._end, []
+
+    def find_lost_worker_and_end(*args):
+        ends.append(args)
+        if len(ends) == 1:
+            signal.raise_signal(signal.SIGCHLD)
+        return end(*args)
+
+    def run_verb(args: average.AverageArguments):
+        if status == 130:
+            signal.raise_signal(signal.SIGINT)
+        raise error
+
+    monkeypatch.setattr(average, "run", run_verb)
+    monkeypatch.setattr(cli, "_end", find_lost_worker_and_end)
+    before = [
+        signal.signal(signal.SIGCHLD, find_lost_worker),
+        signal.signal(signal.SIGINT, signal.default_int_handler),
+    ]
+    try:
+        assert main(AVERAGE) == status
+    finally:
+        signal.signal(signal.SIGCHLD, before[0])
+        signal.signal(signal.SIGINT, before[1])
+    assert len(ends) == 2
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert printed.startswith(f"vanilla-transformer: {line}")

@@ -185,6 +185,14 @@ def test_a_broken_pipe_between_processes_is_told_from_a_lost_connection(fail):
     assert line == "vanilla-transformer: Connection reset by peer"
 
 
+def test_a_pipe_to_a_process_that_died_is_told_from_that_of_the_output(fail):
+    receiver, sender = Pipe(duplex=False)
+    receiver.close()
+    with pytest.raises(BrokenPipeError) as lost:
+        sender.send("request")
+    assert "A data-loading process died" in fail(lost.value)
+
+
 @pytest.mark.parametrize("error", [ConnectionRefusedError, FileNotFoundError])
 def test_a_worker_that_died_before_its_tensor_was_fetched_is_told_from_other_errors(error, fail, tmp_path):
     address = str(tmp_path / "socket")
