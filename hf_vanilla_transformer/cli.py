@@ -69,7 +69,6 @@ def _explain(error: Exception) -> tuple[int, str] | None:
         return 2, str(error)
     # such as no memory left, or a lost process
     if isinstance(error, (RuntimeError, MemoryError, ConnectionError, FileNotFoundError, EOFError)):
-        _ignore_lost_workers()
         from .training.failures import reason_for
 
         if reason := reason_for(error):
@@ -201,8 +200,8 @@ def _noting_interrupts(interrupts: list[int]) -> Iterator[None]:
 
 def _end(error: Exception | KeyboardInterrupt, interrupted: bool, debug: bool) -> int:
     """Report why a verb ended, in one line, and return the exit status; raise a bug."""
+    _ignore_lost_workers()
     if interrupted or isinstance(error, KeyboardInterrupt):
-        _ignore_lost_workers()
         say(f"{_PROG}: interrupted")
         return 130
     explanation = _explain(error)
@@ -233,8 +232,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             with _noting_interrupts(interrupts):
                 _run(words)
         except (Exception, KeyboardInterrupt) as error:
+            if interrupts and argv is None:
+                # the program ends, which takes torch a moment: a second Ctrl-C would be a traceback
+                signal.signal(signal.SIGINT, lambda *_: os._exit(130))
             return _end(error, bool(interrupts), debug)
-    except RuntimeError as error:
-        # torch's handler of signals raises one for a lost worker at any moment, also while its loss is reported
+    except (RuntimeError, KeyboardInterrupt) as error:
+        # raised by signals, also while another error is reported: torch's handler raises one for a lost worker
         return _end(error, bool(interrupts), debug)
     return 0

@@ -313,6 +313,21 @@ def test_ctrl_c_in_compiled_code_that_makes_another_error_of_it_is_still_an_inte
     assert capsys.readouterr().err.splitlines() == ["vanilla-transformer: interrupted"]
 
 
+def test_a_second_ctrl_c_while_the_program_ends_is_no_traceback():
+    code = """if True:
+        import atexit, signal, sys
+        from hf_vanilla_transformer import cli
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        atexit.register(signal.raise_signal, signal.SIGINT)
+        cli._run = lambda words: signal.raise_signal(signal.SIGINT)
+        sys.exit(cli.main())
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stderr.splitlines() == ["vanilla-transformer: interrupted"]
+    assert ended.returncode == 130
+
+
 @pytest.mark.parametrize("raises_at_once", [False, True])
 def test_a_worker_that_is_found_lost_again_while_its_loss_is_explained_changes_no_message(
     raises_at_once, monkeypatch, capsys

@@ -29,7 +29,7 @@ from .checkpoints import UNFINISHED, write_checksums
 from .compilation import choose_compilation, compiled, is_compiled
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
-from .failures import UpdateGuard
+from .failures import UpdateGuard, reason_for
 from .progress import OverfittingNotice, ResumedState, RunCurve, TrainingMeter
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
@@ -379,6 +379,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 shutil.rmtree(checkpoint, ignore_errors=True)
                 move_into_place({unfinished: checkpoint})
         except (OSError, RuntimeError, SafetensorError) as error:
+            if reason_for(error):
+                # a process was lost meanwhile, or memory has run out
+                raise
             reason = write_failure(error) or error
             raise OSError(f"Cannot write {checkpoint}: {reason}. Earlier checkpoints are intact.") from error
         finally:

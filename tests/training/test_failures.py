@@ -119,6 +119,26 @@ def test_a_checkpoint_that_cannot_be_written_leaves_no_folder_and_the_others_int
     assert find_fault(tmp_path / "checkpoint-2") is None
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."),
+        RuntimeError("[gloo/transport] Connection closed by peer [127.0.0.1]"),
+        MemoryError(),
+    ],
+)
+def test_a_process_lost_while_a_checkpoint_is_written_is_no_failure_to_write(lost, trainer, tmp_path, monkeypatch):
+    def lose(folder):
+        raise lost
+
+    run = trainer((), save_steps=2, save_strategy="steps")
+    monkeypatch.setattr("hf_vanilla_transformer.training.trainer.write_checksums", lose)
+    with pytest.raises(type(lost)) as error:
+        run.train()
+    assert error.value is lost
+    assert not list(tmp_path.glob("checkpoint*"))
+
+
 def test_a_folder_is_locked_for_one_run_and_unlocked_without_traces(tmp_path):
     with one_run(tmp_path / "run"):
         with pytest.raises(ValueError, match="Another run is using"), one_run(tmp_path / "run"):

@@ -1,6 +1,7 @@
 """The folder of a corpus job: its manifest, and the notes of tasks on the files that they have written."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -72,12 +73,16 @@ class JobFolder(NamedTuple):
 
     def remove_leftovers(self) -> None:
         """Remove what interrupted tasks have left."""
-        for left in self.path.rglob(f"*{UNFINISHED}"):
-            # another process may be removing them
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+        # another process may be removing them, and what contains them
+        for folder, folders, files in os.walk(self.path):
+            for name in [*folders, *files]:
+                left = Path(folder, name)
+                if not name.endswith(UNFINISHED):
+                    continue
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
 
 
 def is_complete(file: Path, note: Path, expected: JsonObject) -> bool:

@@ -119,8 +119,9 @@ class Server:
     _kept: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        # A part of the time, so that a few that take too long do not keep all others waiting until theirs is over
-        self._files = FileProcesses(math.ceil(self.timeout / 4))
+        # A part of the time, so that a few that take too long do not keep all others waiting until theirs is over, and
+        # enough to start a process
+        self._files = FileProcesses(max(5, math.ceil(self.timeout / 4)))
 
     def app(
         self, cors_origins: Sequence[str] = (), page: bool = True, allowed_hosts: Collection[str] | None = None
