@@ -9,6 +9,7 @@ from typing import NamedTuple
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import datasets
+import hypothesis
 import pyarrow as pa
 import pytest
 import torch
@@ -28,6 +29,11 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli import main
+
+# The same examples in every run, on machines of any speed; `--hypothesis-profile search` looks for others
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("tests")
 
 SOURCES = ["a dog runs", "two men sit", "", "the dog sleeps\x0chere"]
 REFERENCES = ["ein hund rennt", "zwei männer sitzen", "nichts", "der hund schläft"]

@@ -177,7 +177,7 @@ def run(
 @pytest.fixture(scope="module")
 def outcomes() -> tuple[dict[str, str], dict[str, str]]:
     """Return the outcome of every test for our classes, and for MarianMT's of those that ours do not pass."""
-    process = subprocess.run([sys.executable, __file__, fetch_suite()], capture_output=True, text=True, timeout=280)
+    process = subprocess.run([sys.executable, __file__, fetch_suite()], capture_output=True, text=True, timeout=800)
     assert process.returncode == 0, process.stderr[-3000:]
     return tuple(json.loads(process.stdout.splitlines()[-1]))
 

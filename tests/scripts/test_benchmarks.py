@@ -124,7 +124,7 @@ def test_attack_checks_short_requests_beside_clients_of_every_kind(tmp_path):
     # with several beams, hypotheses of random weights tie, and rounding decides
     GenerationConfig.from_pretrained(tmp_path / "model", num_beams=1).save_pretrained(tmp_path / "model")
     clients = [f"--{name}=1" for name in ("slow", "vanishing", "large", "tokens", "quotes", "documents", "uploads")]
-    flags = ("--model", str(tmp_path / "model"), "--text", str(tmp_path / "text"), "--seconds", "4")
+    flags = ("--model", str(tmp_path / "model"), "--text", str(tmp_path / "text"), "--seconds", "10")
     output = run_script("benchmarks/attack.py", *flags, "--half_open=20", *clients)
     assert output.returncode == 0, output.stderr[-2000:]
     answers = json.loads(output.stdout)["answers"]
@@ -178,7 +178,9 @@ def test_models_are_compared_by_bleu_and_speed_with_the_first(tmp_path):
         for name in (first, second):
             bleu, speed, ratio = map(float, rows[name, "float32", search])
             assert bleu == pytest.approx(expected, abs=0.01)
-            assert ratio == pytest.approx(speed / float(rows[first, "float32", "beam 4"][1]), rel=0.05)
+            # of speeds that are rounded to whole sentences
+            reference = float(rows[first, "float32", "beam 4"][1])
+            assert (speed - 0.5) / (reference + 0.5) - 0.01 <= ratio <= (speed + 0.5) / (reference - 0.5) + 0.01
 
 
 def test_documents_counts_what_is_lost_and_scores_the_rest(load):

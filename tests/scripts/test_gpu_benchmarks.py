@@ -161,7 +161,6 @@ def test_missing_text_and_a_missing_gpu_are_named(gpu, text, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_every_stage_measures_its_rows(text, tmp_path):
     output = tmp_path / "out"
     (output / "exports" / "tiny" / "float32").mkdir(parents=True)  # left by an interrupted run

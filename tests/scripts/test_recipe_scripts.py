@@ -167,7 +167,6 @@ def test_diversification_trains_on_the_translations_of_three_models(recipes, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_best_multi30k_model_learns_from_translations_by_others(recipes, tmp_path):
     text, out = tmp_path / "text", tmp_path / "out"
     text.mkdir()

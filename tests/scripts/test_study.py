@@ -70,7 +70,6 @@ def test_ablate_requires_validation_text(run_here, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_train_copy_learns_both_tasks_without_a_mistake():
     output = run_script("study/train_copy.py", "--steps", "900").stdout
     assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output

@@ -93,11 +93,12 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
             daemons.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
             output.close()
             time.sleep(1)
-        wait_until(lambda: b"idle" in subprocess.run(["sinfo"], env=environment, capture_output=True).stdout, 60)
+        wait_until(lambda: b"idle" in subprocess.run(["sinfo"], env=environment, capture_output=True).stdout, 300)
         yield environment
     finally:
         if len(daemons) == 3:
-            subprocess.run(["scancel", "--user=root", "--signal=KILL", "--full"], env=environment, timeout=30)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(["scancel", "--user=root", "--signal=KILL", "--full"], env=environment, timeout=60)
         for daemon in reversed(daemons):
             daemon.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -130,7 +131,10 @@ class RayNodes:
 
     def stop(self) -> None:
         """Stop the cluster."""
-        self.process.communicate("stop\n", timeout=60)
+        try:
+            self.process.communicate("stop\n", timeout=300)
+        finally:
+            self.process.kill()
 
 
 def find_processes(*texts: str) -> list[int]:

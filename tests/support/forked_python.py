@@ -131,6 +131,8 @@ def run(words: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
         status = traceback.format_exc()
     if isinstance(status, str):
         print(status, file=sys.stderr)
+    # nothing is left to be interrupted
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with contextlib.suppress(BrokenPipeError):
@@ -148,8 +150,14 @@ def request(address: str, words: list[str]) -> NoReturn:
         connection.sendall(content)
         answers = connection.makefile("rb")
         pid = int(answers.readline())
+
+        def forward(number: int, frame: object) -> None:
+            # it may have ended already
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
         for number in FORWARDED:
-            signal.signal(number, lambda number, _: os.kill(pid, number))
+            signal.signal(number, forward)
         status = os.waitstatus_to_exitcode(int(answers.readline()))
     if status < 0:
         if status != -signal.SIGKILL:

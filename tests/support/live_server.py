@@ -47,7 +47,7 @@ def request(
         kind = "application/x-www-form-urlencoded" if form else "application/json"
         headers.setdefault("Content-Type", kind)
         body = urllib.parse.urlencode(body) if form else json.dumps(body)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request(method, path, body, headers)
         response = connection.getresponse()

@@ -143,9 +143,9 @@ class Run:
             send_signal([pid for parent in self.pids for pid in (parent, *descendants(parent))], number)
         for process in self.started:
             if isinstance(process, subprocess.Popen):
-                process.wait(timeout=200)
+                process.wait(timeout=600)
             else:
-                process.join(timeout=200)
+                process.join(timeout=600)
         assert None not in self.statuses, "The run does not end."
         return self.output
 

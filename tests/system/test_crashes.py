@@ -95,7 +95,10 @@ class Command:
         """Run it and return the exit status; kill it before the first rename not in `survived`, if given."""
         process = FORKS.Process(target=_run, args=(self.words, self.place, survived, self.log))
         process.start()
-        process.join(timeout=200)
+        process.join(timeout=800)
+        if process.exitcode is None:
+            process.kill()
+            raise AssertionError("the verb does not end")
         return process.exitcode
 
     def renames(self) -> list[str]:

@@ -134,9 +134,10 @@ def test_coverage_guided_fuzzing_finds_no_other_error(target, tmp_path):
         target,
         str(tmp_path),
         "-max_total_time=12",
+        "-seed=1",
     ]
     command += ["-timeout=60", "-rss_limit_mb=3000", "-max_len=4096", f"-artifact_prefix={tmp_path}/"]
     shell = ["sh", "-c", '"$@"; exit $?', "sh"]  # Linux counts the peak memory of the parent, here a small one
-    run = subprocess.run([*shell, *command], capture_output=True, text=True, timeout=200)
+    run = subprocess.run([*shell, *command], capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr[-3000:]
     assert "Done" in run.stderr

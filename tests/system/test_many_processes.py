@@ -49,7 +49,7 @@ def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
         [*torchrun, str(ROOT / "tests" / "support" / "shard_the_model.py")],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=800,
     )
     assert output.returncode == 0, output.stderr[-3000:]
     results = json.loads(next(line for line in output.stdout.splitlines() if line.startswith("{")))

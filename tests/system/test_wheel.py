@@ -21,7 +21,7 @@ from small import SIZES, model_flags, write_phrases
 
 from hf_vanilla_transformer.data.phrases import Phrase, splits
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 IGNORED = shutil.ignore_patterns(".*", "out", "runs", "build", "*.egg-info", "__pycache__")
 TRAIN = ["train", *model_flags(), "--vocab_size", "300", "--max_steps", "2", "--max_tokens", "256"]
 

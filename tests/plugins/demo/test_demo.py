@@ -1,6 +1,7 @@
 """The demo page, in Chromium at the sizes of a desktop and of a phone, and its functions without a browser."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -76,18 +77,23 @@ def test_blank_and_long_texts_are_clear_errors(explorer, text, message):
 def address(trained_on_multi30k, tmp_path_factory):
     """The address of the page, served by `vanilla-transformer demo` in its own process."""
     log = tmp_path_factory.mktemp("demo") / "log"
-    command = [sys.executable, "-m", "hf_vanilla_transformer", "demo", str(trained_on_multi30k[2]), "--port", "7913"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "hf_vanilla_transformer", "demo", str(trained_on_multi30k[2])]
+    command += ["--port", str(port)]
     with open(log, "w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
             for _ in range(240):
                 if process.poll() is not None:
                     raise RuntimeError(log.read_text())
                 try:
-                    urllib.request.urlopen("http://127.0.0.1:7913", timeout=1).read()
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=30).read()
                     break
                 except OSError:
                     time.sleep(0.5)
-            yield "http://127.0.0.1:7913"
+            else:
+                pytest.fail(f"the page does not answer\n{log.read_text()}")
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
 
@@ -127,7 +133,7 @@ def test_page_translates_and_shows_attention(address, browser, explorer, width, 
     page.get_by_label("Source (en)").fill(SENTENCE)
     page.get_by_role("button", name="Translate").click()
     expected = explorer.translate(SENTENCE, 4, 0.6)
-    expect(page.get_by_label("Translation (de)")).to_have_value(expected[0][1], timeout=30_000)
+    expect(page.get_by_label("Translation (de)")).to_have_value(expected[0][1])
     for score, text, _ in expected:
         expect(page.locator("table")).to_contain_text(f"{score:.3f}")
         expect(page.locator("table")).to_contain_text(text)

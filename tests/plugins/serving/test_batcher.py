@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import time
 from threading import Event, Thread, current_thread
 
@@ -17,7 +18,7 @@ from hf_vanilla_transformer.plugins.serving.batcher import (
 )
 
 WORK = [("b", 15), ("a", 0)]  # functions, and the tokens that are translated in their time
-SECONDS = 10  # for answers that come at once unless something hangs
+SECONDS = 60  # for answers that come at once unless something hangs
 
 
 class Recorder:
@@ -106,10 +107,8 @@ def test_an_idle_batcher_waits_for_others_as_long_as_told(batcher, recorder):
 
 
 def test_a_full_batch_does_not_wait(batcher):
-    queue = batcher(max_tokens=2, max_delay=5)
-    start = time.monotonic()
+    queue = batcher(max_tokens=2, max_delay=10 * SECONDS)
     queue.submit([[1], [2], [3]])[0].result(SECONDS)
-    assert time.monotonic() - start < 2
 
 
 def test_a_full_queue_refuses_whole_requests_and_says_when_to_come_back(batcher, recorder):
@@ -402,7 +401,7 @@ def test_a_batch_that_does_not_end_is_told_from_one_that_takes_long(batcher, rec
     assert queue.batcher.problem(SECONDS) is None
     time.sleep(0.01)
     assert not queue.batcher.is_ready(0)
-    assert queue.batcher.problem(0) == "the model has been at work on one batch for 0 s"
+    assert re.fullmatch(r"the model has been at work on one batch for \d+ s", queue.batcher.problem(0))
     assert not queue.batcher.close(0)
     recorder.gate.set()
     assert queue.batcher.close(SECONDS)
@@ -437,14 +436,15 @@ def test_a_long_batch_gives_way_to_small_ones_again_and_again(batcher, recorder,
 
 
 def test_all_that_is_small_goes_before_a_large_batch_for_a_while(batcher, recorder, monkeypatch):
-    monkeypatch.setattr(module, "_SLICE", 0.1)
+    monkeypatch.setattr(module, "_SLICE", SECONDS)
     queue = batcher()
     answers = []
 
     def search(sources, nbest):
         for number in range(3):
             answers.extend([*queue.submit([[number] * 10]), queue.batcher.call(lambda: 1)])
-        time.sleep(0.1)
+        # as if a slice had passed
+        queue.batcher._gives_way_at = 0.0
         queue.batcher.give_way()
         assert all(answer.done() for answer in answers)
         return [["long"]]
@@ -567,7 +567,7 @@ def test_neither_a_failure_nor_what_goes_first_counts_as_time_of_a_batch(batcher
         raise ValueError
 
     def search(sources, nbest):
-        queue.submit([[1]], translate=lambda *_: time.sleep(0.5) or [["small"]])
+        queue.submit([[1]], translate=lambda *_: time.sleep(2) or [["small"]])
         queue.batcher.give_way()
         return [["long"] for _ in sources]
 
@@ -576,7 +576,7 @@ def test_neither_a_failure_nor_what_goes_first_counts_as_time_of_a_batch(batcher
     assert queue.batcher._seconds_per_short_token == 0
     assert queue.submit([[1] * 100], translate=search)[0].result(SECONDS) == ["long"]
     queue.batcher.run(lambda: 1)
-    assert 0 < queue.batcher._seconds_per_short_token < 0.004
+    assert 0 < queue.batcher._seconds_per_short_token < 0.015
 
 
 def test_retry_after_follows_long_sentences_as_well(batcher, recorder):

@@ -29,7 +29,7 @@ def slow(model, monkeypatch):
 
     def wait(*args, **settings):
         began.set()
-        assert gate.wait(30)
+        assert gate.wait(120)
         return generate(*args, **settings)
 
     monkeypatch.setattr(model, "generate", wait)
@@ -40,13 +40,13 @@ def slow(model, monkeypatch):
 def send_slowly(port, body, missing=0):
     """Send a request without the last bytes, and return the connection without waiting for an answer."""
     content = json.dumps(body).encode()
-    client = socket.create_connection(("127.0.0.1", port), timeout=30)
+    client = socket.create_connection(("127.0.0.1", port), timeout=120)
     head = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     client.sendall(head.format(len(content)).encode() + content[: len(content) - missing])
     return client
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "timed out"
@@ -56,7 +56,7 @@ def wait_until(condition, seconds=20):
 def test_a_full_queue_is_503_with_retry_after(serve, slow):
     send = serve(batcher=Batcher(max_delay=0, max_queue=2))
     with send_slowly(send.port, text("One.")) as first:
-        assert slow.began.wait(20)
+        assert slow.began.wait(120)
         with send_slowly(send.port, text("Two.\nThree.")) as second:
             wait_until(lambda: metric(send, "queue_sentences") == 2)
             refused = send("POST", "/translate", text("Four.\nFive."))
@@ -80,14 +80,14 @@ def test_a_request_that_takes_too_long_is_504_and_dropped(serve, slow):
 
 
 def test_a_body_that_does_not_arrive_is_408(serve):
-    with send_slowly(serve(timeout=0.3).port, text("One."), missing=3) as client:
+    with send_slowly(serve(timeout=2).port, text("One."), missing=3) as client:
         assert b" 408 " in client.recv(100)
 
 
 def test_the_work_of_clients_that_have_gone_is_dropped(serve, slow):
     send = serve()
     with send_slowly(send.port, text("One.")) as first:
-        assert slow.began.wait(20)
+        assert slow.began.wait(120)
         with send_slowly(send.port, text("Two.\nThree.")):
             wait_until(lambda: metric(send, "queue_sentences") == 2)
         wait_until(lambda: metric(send, 'requests_total{path="/translate",status="499"}') == 1)
@@ -127,15 +127,15 @@ def test_more_sentences_than_the_queue_holds_are_413(serve, texts):
 
 
 def test_short_requests_are_answered_while_a_long_one_is_translated(serve):
-    send = serve(batcher=Batcher(max_tokens=60, max_delay=0, max_queue=300))
+    send = serve(batcher=Batcher(max_tokens=15, max_delay=0, max_queue=300))
     with ThreadPoolExecutor(1) as client:
         long = client.submit(send, "POST", "/translate", text("Who are you?\n" * 300))
         wait_until(lambda: metric(send, "queue_sentences") > 100)
-        for _ in range(5):
+        for _ in range(2):
             assert send("POST", "/translate", text("I am.")).status == 200
         assert not long.done()
         assert metric(send, "queue_sentences") > 0
-        assert long.result(60).status == 200
+        assert long.result(120).status == 200
 
 
 @pytest.mark.parametrize("path", ["/translate", "/detect"])
@@ -165,7 +165,7 @@ def test_a_client_that_goes_while_it_sends_is_no_failure_of_the_server(serve, ca
 
 
 def test_the_server_says_when_its_model_does_not_answer(serve, slow):
-    send = serve(timeout=1)
+    send = serve(timeout=3)
     assert send("GET", "/ready")[:2] == (200, {"status": "ok"})
     assert send("POST", "/translate", text("One.")).status == 504
     wait_until(lambda: send("GET", "/ready").status == 503)
@@ -218,13 +218,13 @@ def test_translations_do_not_depend_on_what_goes_before_the_end_of_a_long_search
 
     def wait(*_):
         began.set()
-        assert gate.wait(30)
+        assert gate.wait(120)
         give_way()
 
     model.before_step = wait
     with ThreadPoolExecutor(2) as clients:
         first = clients.submit(send, "POST", "/translate", text(long, alternatives=1))
-        assert began.wait(20)
+        assert began.wait(120)
         second = clients.submit(send, "POST", "/translate", text(phrases))
         wait_until(lambda: metric(send, "queue_sentences") == 3)
         gate.set()

@@ -30,5 +30,5 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(model, tmp_path_factory):
-    with serving(model[2], tmp_path_factory.mktemp("server") / "log") as process:
+    with serving(model[2], tmp_path_factory.mktemp("server") / "log", "--timeout", "300") as process:
         yield process

@@ -29,7 +29,7 @@ def break_after_two(self, sources, nbest):
 service.ServedModel._search = break_after_two
 sys.exit(main(sys.argv[1:]))
 """
-HANG = "threading.Event().wait()"
+HANG = "open(__file__ + '.hangs', 'w').close(); threading.Event().wait()"
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def send(process) -> int:
 def test_a_model_that_fails_for_good_ends_the_server(broken):
     with broken("raise RuntimeError('device-side assert')") as process:
         assert [send(process), send(process)] == [200, 500]
-        assert process.popen.wait(60) == 1
+        assert process.popen.wait(300) == 1
         last = process.log.read_text().splitlines()[-1]
         reason = "the model fails for every sentence (RuntimeError)"
         assert last == f"vanilla-transformer: {reason}; start the server again."
@@ -63,9 +63,9 @@ def test_a_model_that_fails_for_good_ends_the_server(broken):
 
 @pytest.mark.slow
 def test_a_model_that_hangs_ends_the_server(broken):
-    with broken(HANG, "--timeout", "1") as process:
+    with broken(HANG, "--timeout", "10") as process:
         assert [send(process), send(process)] == [200, 504]
-        assert process.popen.wait(60) == 1
+        assert process.popen.wait(300) == 1
         last = process.log.read_text().splitlines()[-1]
         assert last.startswith("vanilla-transformer: the model has been at work on one batch for ")
 
@@ -73,15 +73,17 @@ def test_a_model_that_hangs_ends_the_server(broken):
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_whose_model_hangs_ends_within_its_timeout_when_told_to(broken, sent):
-    with broken(HANG, "--timeout", "4") as process:
+    with broken(HANG, "--timeout", "10") as process:
         assert send(process) == 200
         client = threading.Thread(target=send, args=(process,))
         client.start()
-        time.sleep(0.5)
+        while not list(process.log.parent.glob("*.hangs")):
+            assert process.popen.poll() is None, process.log.read_text()
+            time.sleep(0.01)
         process.popen.send_signal(sent)
         try:
             # the request that it has accepted is answered, with 504
-            assert process.popen.wait(30) == 1
+            assert process.popen.wait(300) == 1
         except subprocess.TimeoutExpired:
             pytest.fail("the server has not ended")
         client.join()

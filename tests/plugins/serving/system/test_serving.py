@@ -77,13 +77,14 @@ def test_sigterm_lets_accepted_requests_finish(model, tmp_path):
                 time.sleep(0.1)
             long = clients.submit(request, process.port, "POST", "/translate", body("\n".join(PHRASES * 3)))
             while metric(partial(request, process.port), "queue_sentences") <= len(others):
+                assert not long.done()
                 time.sleep(0.01)
             process.popen.send_signal(signal.SIGTERM)
             assert not long.done()
-            assert long.result(60).body == {"translatedText": "\n".join(expected * 3)}
+            assert long.result(300).body == {"translatedText": "\n".join(expected * 3)}
             for client in others:
-                client.result(60)
-        assert process.popen.wait(30) == 0
+                client.result(300)
+        assert process.popen.wait(300) == 0
         log = process.log.read_text()
     assert log.count("/translate: 200") == log.count("/translate: ") == answered[0] + 1
 
@@ -134,7 +135,6 @@ PATHS = st.sampled_from(
 )
 
 
-@pytest.mark.timeout(600)
 def test_no_request_makes_the_server_fail(server):
     """2,000 requests, most of them wrong: never a 500, a traceback or a hang."""
 
