@@ -169,7 +169,7 @@ def test_page_listens_only_on_the_local_host_by_default(address):
     listening = subprocess.run(
         [sys.executable, "-c", "print(open('/proc/net/tcp').read())"], capture_output=True, text=True
     ).stdout
-    port = f":{7913:04X} "
+    port = f":{int(address.rpartition(':')[2]):04X} "
     lines = [line.split() for line in listening.splitlines() if port in line and line.split()[3] == "0A"]
     assert [line[1].split(":")[0] for line in lines] == ["0100007F"]
 
