@@ -1,8 +1,6 @@
 """Run the command line with `python -m hf_vanilla_transformer`."""
 
-import sys
-
-from .cli import main
+from .cli import run_program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program()

@@ -31,6 +31,7 @@ from .version import __version__
 _MODULES = {"convert": "conversion"}
 _NAMES = ("train", "evaluate", "compare", "score", "translate", "convert", "export", "push", "average")
 _PROG = "vanilla-transformer"
+_INTERRUPTED = 130  # exit status
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")  # in the message of an OSError, before the text that says the same
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 # For users as well: a file, the network or memory is to blame, not the code
@@ -203,7 +204,7 @@ def _end(error: Exception | KeyboardInterrupt, interrupted: bool, debug: bool) -
     _ignore_lost_workers()
     if interrupted or isinstance(error, KeyboardInterrupt):
         say(f"{_PROG}: interrupted")
-        return 130
+        return _INTERRUPTED
     explanation = _explain(error)
     if explanation is None:
         raise error
@@ -232,11 +233,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             with _noting_interrupts(interrupts):
                 _run(words)
         except (Exception, KeyboardInterrupt) as error:
-            if interrupts and argv is None:
-                # the program ends, which takes torch a moment: a second Ctrl-C would be a traceback
-                signal.signal(signal.SIGINT, lambda *_: os._exit(130))
             return _end(error, bool(interrupts), debug)
     except (RuntimeError, KeyboardInterrupt) as error:
         # raised by signals, also while another error is reported: torch's handler raises one for a lost worker
         return _end(error, bool(interrupts), debug)
     return 0
+
+
+def run_program(*words: str) -> NoReturn:
+    """Run the verb given by `words` and the command line, and end this process."""
+    status = main([*words, *sys.argv[1:]])
+    if status == _INTERRUPTED and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Python ends in a moment, in which a second Ctrl-C would be a traceback
+        signal.signal(signal.SIGINT, lambda *_: os._exit(status))
+    sys.exit(status)

@@ -3,9 +3,7 @@
 accelerate launch scripts/train.py --preset tiny --train_file P --validation_file Q --output_dir D
 """
 
-import sys
-
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli import run_program
 
 if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))
+    run_program("train")

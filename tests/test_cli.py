@@ -315,15 +315,15 @@ def test_ctrl_c_in_compiled_code_that_makes_another_error_of_it_is_still_an_inte
 
 def test_a_second_ctrl_c_while_the_program_ends_is_no_traceback():
     code = """if True:
-        import atexit, signal, sys
+        import atexit, signal
         from hf_vanilla_transformer import cli
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         atexit.register(signal.raise_signal, signal.SIGINT)
-        cli._run = lambda words: signal.raise_signal(signal.SIGINT)
-        sys.exit(cli.main())
+        cli._run = lambda words: words == ["train", "recipe.yaml"] and signal.raise_signal(signal.SIGINT)
+        cli.run_program("train")
     """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", code, "recipe.yaml"], capture_output=True, text=True)
     assert ended.stderr.splitlines() == ["vanilla-transformer: interrupted"]
     assert ended.returncode == 130
 

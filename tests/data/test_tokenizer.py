@@ -62,14 +62,14 @@ def test_special_tokens_have_ids_0_to_3(tokenizer):
 
 @awkward_examples
 @given(st.text())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 def test_decoding_restores_every_text(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
 
 
 @awkward_examples
 @given(st.text())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 def test_the_only_special_token_of_an_encoding_is_the_final_end_token(tokenizer, text):
     for ids in (tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]):
         assert ids[-1] == END

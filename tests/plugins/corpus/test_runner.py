@@ -103,9 +103,9 @@ def report_and_wait(number: int) -> None:
 
 
 def test_an_address_where_nothing_answers_is_reported_at_once():
+    pytest.importorskip("ray")  # which takes seconds itself
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    pytest.importorskip("ray")  # which takes seconds itself
     start = time.monotonic()
     with pytest.raises(OSError, match=f"Nothing answers at the Ray address 127.0.0.1:{port}"):
         list(Runner(ray=f"127.0.0.1:{port}").run(square, [1], never))
@@ -132,18 +132,20 @@ def test_leftovers_of_interrupted_tasks_are_removed(tmp_path):
 def test_leftovers_may_vanish_while_they_are_removed(vanishing, tmp_path, monkeypatch):
     (tmp_path / "tasks" / "shards.unfinished").mkdir(parents=True)
     (tmp_path / "tasks" / "00001.unfinished").touch()
-    walk, lost = os.walk, tmp_path / vanishing
+    walk, lost, gone = os.walk, tmp_path / vanishing, []
 
     def walk_and_lose(folder):
         for found in walk(folder):
             if Path(found[0]) == lost.parent:
                 # by another process, after the folder was read
                 shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+                gone.append(lost)
             yield found
 
     monkeypatch.setattr(os, "walk", walk_and_lose)
     JobFolder(tmp_path, "manifest.json", "tasks", dict).remove_leftovers()
     monkeypatch.undo()
+    assert gone == [lost]
     assert not list(tmp_path.rglob("*.unfinished"))
 
 

@@ -69,9 +69,7 @@ SPREADSHEETS = ("words.xls", "words.ods", "words.xlsx.gz")
     ],
 )
 @given(edits=edits, member=st.integers(0, 12), length=st.integers(1, 1 << 16) | st.none())
-@settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_an_error_of_one_line_or_pairs(name, tmp_path, edits, member, length):
     check_import(tmp_path / name, damaged(FILES[name], edits, member)[:length])
 
@@ -723,7 +721,7 @@ def test_language_tags_match_their_variants():
 
 
 @given(st.integers(0, 2**31), st.integers(0, 40), st.integers(0, 40))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 def test_no_sentence_of_either_side_is_in_two_parts(seed, validation, test):
     rng = random.Random(seed)
     pairs = list(dict.fromkeys(Pair(f"s{rng.randrange(150)}", f"t{rng.randrange(150)}") for _ in range(200)))

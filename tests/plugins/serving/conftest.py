@@ -42,7 +42,7 @@ def serve(model, phrase_tokenizer, decoding):
         ):
             names = ("cors_origins", "page", "allowed_hosts")
             shown = {name: settings.pop(name) for name in names if name in settings}
-            # files are read in processes that let all others go first
+            # files are read in processes of low priority, which take long on a busy machine
             settings.setdefault("timeout", 300)
             batcher = batcher or Batcher(max_delay=0)
             metrics = Metrics()
