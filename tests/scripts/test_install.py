@@ -1,7 +1,6 @@
 """scripts/install.sh, on a project with one dependency, whose wheels are on disk."""
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from corpora import ROOT
 from script_runs import import_script
+from terminal import Terminal
 
 # builds a package without setuptools, which pip would download
 BACKEND = """
@@ -317,11 +317,9 @@ def test_without_a_terminal_only_large_downloads_are_named(pip):
 
 
 def test_a_terminal_keeps_one_line(pip):
-    reader, writer = pty.openpty()
-    assert pip(0, stdout=writer).returncode == 0
-    os.close(writer)
-    text = os.read(reader, 100_000).decode()
-    os.close(reader)
+    with Terminal() as terminal:
+        assert pip(0, stdout=terminal.stream).returncode == 0
+        text = terminal.read()
     assert text.count("\n") == 1
     assert text.rpartition("\033[K")[2].startswith("Installed 41 packages")
 
