@@ -64,7 +64,7 @@ def _ignore_lost_workers() -> None:
 def _explain(error: Exception) -> tuple[int, str] | None:
     """Return the exit status and the line for an error that is meant for users, or None for a bug.
 
-    The line is empty if there is nothing to say.
+    The line is empty if the reader of the output has exited, as `head` does.
     """
     if isinstance(error, UsageError):
         return 2, str(error)
@@ -75,8 +75,6 @@ def _explain(error: Exception) -> tuple[int, str] | None:
         if reason := reason_for(error):
             return 1, reason
     if isinstance(error, BrokenPipeError):
-        # the reader of the output has exited, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1, ""
     if isinstance(error, (UserError, *_OUTSIDE_ERRORS)):
         return 1, _one_line(error)
@@ -209,10 +207,13 @@ def _end(error: Exception | KeyboardInterrupt, interrupted: bool, debug: bool) -
     if explanation is None:
         raise error
     status, line = explanation
-    if line:
-        if debug:
-            traceback.print_exception(error)
-        say(f"{_PROG}: {line}")
+    if not line:
+        # or Python would complain about what is still to be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return status
+    if debug:
+        traceback.print_exception(error)
+    say(f"{_PROG}: {line}")
     return status
 
 

@@ -41,7 +41,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.training.checkpoints import CHECKSUMS, write_checksums
 
-SECONDS = 60  # for a case
+SECONDS = 20  # for a case
 MEMORY = 4 << 30  # bytes that a case may allocate
 SMALL = [
     *model_flags(d_model=8, d_ff=8),

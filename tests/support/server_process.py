@@ -64,6 +64,13 @@ def serving(
             process.kill()
 
 
+def wait_for_log(process: Process, text: str) -> None:
+    """Wait until the server has logged a text, unless it ends before."""
+    while text not in process.log.read_text():
+        assert process.popen.poll() is None, process.log.read_text()
+        time.sleep(0.01)
+
+
 def _answers(port: int) -> bool:
     with contextlib.suppress(OSError):
         return request(port, "GET", "/health").status == 200

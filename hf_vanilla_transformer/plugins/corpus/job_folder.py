@@ -75,10 +75,7 @@ class JobFolder(NamedTuple):
         """Remove what interrupted tasks have left."""
         # another process may be removing them, and what contains them
         for folder, folders, files in os.walk(self.path):
-            for name in [*folders, *files]:
-                left = Path(folder, name)
-                if not name.endswith(UNFINISHED):
-                    continue
+            for left in (Path(folder, name) for name in (*folders, *files) if name.endswith(UNFINISHED)):
                 if left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
                 else:

@@ -90,16 +90,16 @@ def test_workers_end_when_their_parent_is_killed():
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         try:
-            assert [int(parent.stdout.readline()) for _ in range(2)]
+            assert len({int(parent.stdout.readline()) for _ in range(2)}) == 2
         finally:
             parent.kill()
         # it ends when no process holds the other end of the pipe
-        assert parent.stdout.read() == ""
+        assert parent.communicate(timeout=100)[0] == ""
 
 
 def report_and_wait(number: int) -> None:
     print(os.getpid(), flush=True)
-    time.sleep(1000)
+    time.sleep(200)
 
 
 def test_an_address_where_nothing_answers_is_reported_at_once():
@@ -109,7 +109,7 @@ def test_an_address_where_nothing_answers_is_reported_at_once():
     start = time.monotonic()
     with pytest.raises(OSError, match=f"Nothing answers at the Ray address 127.0.0.1:{port}"):
         list(Runner(ray=f"127.0.0.1:{port}").run(square, [1], never))
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 30
 
 
 def test_the_number_of_workers_follows_from_cores_and_threads():

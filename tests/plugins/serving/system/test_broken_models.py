@@ -4,11 +4,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from live_server import request, text
-from server_process import serving
+from server_process import serving, wait_for_log
 
 BREAK = """
 import sys, threading
@@ -29,7 +28,7 @@ def break_after_two(self, sources, nbest):
 service.ServedModel._search = break_after_two
 sys.exit(main(sys.argv[1:]))
 """
-HANG = "open(__file__ + '.hangs', 'w').close(); threading.Event().wait()"
+HANG = "print('The model hangs.', file=sys.stderr, flush=True); threading.Event().wait()"
 
 
 @pytest.fixture
@@ -77,9 +76,7 @@ def test_a_server_whose_model_hangs_ends_when_told_to(broken, sent):
         assert send(process) == 200
         client = threading.Thread(target=send, args=(process,))
         client.start()
-        while not list(process.log.parent.glob("*.hangs")):
-            assert process.popen.poll() is None, process.log.read_text()
-            time.sleep(0.01)
+        wait_for_log(process, "The model hangs.")
         process.popen.send_signal(sent)
         try:
             # the request that it has accepted is answered, with 504

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from export_models import PHRASES
 from live_server import metric, request, text
-from server_process import in_one_line, serving
+from server_process import in_one_line, serving, wait_for_log
 
 from hf_vanilla_transformer.cli import main
 
@@ -59,13 +59,6 @@ def test_the_soft_limit_on_descriptors_is_raised(model, tmp_path):
         limits = Path(f"/proc/{process.popen.pid}/limits").read_text()
         soft, hard = next(line.split()[3:5] for line in limits.splitlines() if line.startswith("Max open files"))
         assert soft == hard
-
-
-def wait_for_log(process, text: str) -> None:
-    """Wait until the server has logged a text, unless it ends before."""
-    while text not in process.log.read_text():
-        assert process.popen.poll() is None, process.log.read_text()
-        time.sleep(0.01)
 
 
 def begin_long_request(process) -> ThreadPoolExecutor:
