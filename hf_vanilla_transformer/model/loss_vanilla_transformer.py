@@ -33,14 +33,21 @@ def cross_entropies(
         labels: (...), -100 at padded positions.
         smoothing: epsilon_ls, 0.1 in the paper; 0.0 for the plain cross-entropy.
     """
-    padded = labels == IGNORED_LABEL
     log_probs = logits.log_softmax(-1, dtype=_wide(logits.dtype))
+    return cross_entropies_of(log_probs, labels, smoothing, pad_token_id)
+
+
+def cross_entropies_of(
+    log_probs: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `cross_entropies` from the logarithms of the probabilities, (..., V)."""
+    padded = labels == IGNORED_LABEL
     # any token will do at padded positions
     plain = -log_probs.gather(-1, labels.masked_fill(padded, 0)[..., None])[..., 0]
     losses = plain
     if smoothing:
         others = log_probs.sum(-1) - log_probs[..., pad_token_id]
-        losses = (1 - smoothing) * plain - smoothing / (logits.shape[-1] - 1) * others
+        losses = (1 - smoothing) * plain - smoothing / (log_probs.shape[-1] - 1) * others
     loss, cross_entropy = (values.masked_fill(padded, 0.0).sum() for values in (losses, plain))
     return loss, cross_entropy.detach()
 

@@ -7,7 +7,12 @@ from typing import Any
 import torch
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
-from ..model.loss_vanilla_transformer import cross_entropies
+from ..model.loss_vanilla_transformer import cross_entropies_of
+
+# Positions whose probabilities are in memory at a time. On a CPU, they fit its caches, and new memory for those of all
+# positions costs more than the arithmetic.
+CHUNK_ROWS = 64
+GPU_CHUNK_ROWS = 4096
 
 
 def r_drop_loss(
@@ -16,18 +21,13 @@ def r_drop_loss(
     """Return half of equation 4: the mean smoothed cross-entropy of two passes, plus alpha / 2 times their divergence.
 
     The divergence is (KL(P1 || P2) + KL(P2 || P1)) / 2. The second tensor is the mean plain cross-entropy of the two
-    passes. Both are in nats, summed over the positions that are not padded.
+    passes. Both are in nats, summed over the positions that are not padded. Only the first has a gradient.
 
     Args:
         logits: (2 B, T, V), of any float dtype: those of the first pass, then those of the second.
         labels: (B, T), -100 at padded positions.
     """
-    logits = widened(logits)
-    smoothed, plain = cross_entropies(logits, labels.repeat(2, 1), smoothing, pad_token_id)
-    first, second = logits.log_softmax(-1).chunk(2)
-    # sum of p (log p - log q) + q (log q - log p) = sum of (p - q) (log p - log q)
-    divergence = sum_over_tokens((first.exp() - second.exp()) * (first - second), labels) / 2
-    return (smoothed + alpha * divergence) / 2, plain / 2
+    return _LossOfTwoPasses.apply(logits, labels, (0.5, 0.5), (alpha / 4, alpha / 4), smoothing, pad_token_id)
 
 
 def simcut_loss(
@@ -36,26 +36,80 @@ def simcut_loss(
     """Return equation 8: the smoothed cross-entropy of the pairs, plus alpha KL(P || P of the cut pairs).
 
     The gradient flows into both distributions. The second tensor is the plain cross-entropy of the pairs. Both are in
-    nats, summed over the positions that are not padded.
+    nats, summed over the positions that are not padded. Only the first has a gradient.
 
     Args:
         logits: (2 B, T, V), of any float dtype: those of the pairs, then those of the cut pairs.
         labels: (B, T), -100 at padded positions.
     """
-    logits = widened(logits)
-    smoothed, plain = cross_entropies(logits[: len(labels)], labels, smoothing, pad_token_id)
-    whole, cut = logits.log_softmax(-1).chunk(2)
-    return smoothed + alpha * sum_over_tokens(whole.exp() * (whole - cut), labels), plain
+    return _LossOfTwoPasses.apply(logits, labels, (1.0, 0.0), (alpha, 0.0), smoothing, pad_token_id)
 
 
-def widened(logits: torch.Tensor) -> torch.Tensor:
-    """Return the logits in float32 or wider; the softmax of half-precision ones is taken so in cross_entropies too."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+class _LossOfTwoPasses(torch.autograd.Function):
+    """Compute a weighted sum of the cross-entropies of two passes, P and Q, and of KL(P || Q) and KL(Q || P).
+
+    The gradient is computed with the loss, in chunks of rows. By the logits of P, that of the cross-entropy is P minus
+    the target distribution, that of KL(P || Q) is P (log P - log Q - KL(P || Q)), and that of KL(Q || P) is P - Q.
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        entropy_weights: tuple[float, float],
+        divergence_weights: tuple[float, float],
+        smoothing: float,
+        pad_token_id: int,
+    ):
+        labels = labels.flatten()
+        rows = logits.reshape(2, len(labels), -1)
+        gradient = torch.empty_like(rows)
+        # half-precision logits are widened, as in cross_entropies
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        loss, plain = rows.new_zeros(2, dtype=wide)
+        chunk_rows = CHUNK_ROWS if rows.device.type == "cpu" else GPU_CHUNK_ROWS
+        for start in range(0, len(labels), chunk_rows):
+            chunk = slice(start, start + chunk_rows)
+            padded = labels[chunk, None] == IGNORED_LABEL
+            log_probs = rows[:, chunk].log_softmax(-1, dtype=wide)
+            probs = log_probs.exp()
+            for own, other in ((0, 1), (1, 0)):
+                of_entropy, of_own, of_other = entropy_weights[own], divergence_weights[own], divergence_weights[other]
+                by_logits = (of_entropy + of_other) * probs[own]
+                if of_other:
+                    by_logits.sub_(probs[other], alpha=of_other)
+                if of_own:
+                    ratios = log_probs[own] - log_probs[other]
+                    divergences = (probs[own] * ratios).sum(-1, keepdim=True)
+                    loss += of_own * divergences.masked_fill(padded, 0.0).sum()
+                    by_logits.addcmul_(probs[own], ratios.sub_(divergences), value=of_own)
+                if of_entropy:
+                    smoothed, unsmoothed = cross_entropies_of(log_probs[own], labels[chunk], smoothing, pad_token_id)
+                    loss += of_entropy * smoothed
+                    plain += of_entropy * unsmoothed
+                    _subtract_targets(by_logits, labels[chunk], of_entropy, smoothing, pad_token_id)
+                gradient[own, chunk] = by_logits.masked_fill_(padded, 0.0)
+        # not save_for_backward(), since nothing else can change it before backward() scales it
+        ctx.gradient = gradient.view_as(logits)
+        ctx.mark_non_differentiable(plain)
+        return loss, plain
+
+    @staticmethod
+    def backward(ctx, grad_output: torch.Tensor, _):
+        return ctx.gradient * grad_output, None, None, None, None, None
 
 
-def sum_over_tokens(terms: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum `terms`, (B, T, V), over the positions whose label, (B, T), is not ignored."""
-    return terms.sum(-1).masked_fill(labels == IGNORED_LABEL, 0.0).sum()
+def _subtract_targets(
+    gradient: torch.Tensor, labels: torch.Tensor, weight: float, smoothing: float, pad_token_id: int
+) -> None:
+    """Subtract `weight` times the target distributions of `cross_entropies` from the rows of `gradient`, (rows, V)."""
+    uniform = weight * smoothing / (gradient.shape[-1] - 1)
+    gradient -= uniform
+    gradient[:, pad_token_id] += uniform
+    # any token will do at padded positions
+    index = labels.masked_fill(labels == IGNORED_LABEL, 0)[:, None]
+    gradient.scatter_add_(1, index, gradient.new_full(index.shape, -weight * (1 - smoothing)))
 
 
 @contextmanager

@@ -71,11 +71,13 @@ def simcut_equation(whole, cut, labels):
     return reference(whole, labels, 0.1) + 5.0 * divergence(whole, cut, labels)
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 4, 15, 64])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("loss_of", "equation"), [(r_drop_loss, r_drop_equation), (simcut_loss, simcut_equation)], ids=["R-Drop", "SimCut"]
 )
-def test_two_passes_have_the_loss_and_gradient_of_their_equation(loss_of, equation, dtype):
+def test_two_passes_have_the_loss_and_gradient_of_their_equation(monkeypatch, loss_of, equation, dtype, chunk_rows):
+    monkeypatch.setattr("hf_vanilla_transformer.training.two_passes.CHUNK_ROWS", chunk_rows)
     (first, labels), (second, _) = example(), example()
     logits = torch.cat((first, second.flip(0))).detach().to(dtype).requires_grad_()
     loss, _ = loss_of(logits, labels, 5.0, 0.1, PAD)
@@ -228,15 +230,29 @@ def test_frozen_weights_and_validation_need_no_gradients():
 
 
 class LargestTensor(TorchDispatchMode):
-    """Record the number of elements of the largest tensor that any operator returns."""
+    """Record the number of elements of the largest tensor that any operator returns, of one dtype if it is given."""
 
     elements = 0
+
+    def __init__(self, dtype: torch.dtype | None = None):
+        super().__init__()
+        self.dtype = dtype
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         tensors = [value for value in torch.utils._pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
+        tensors = [tensor for tensor in tensors if self.dtype in (None, tensor.dtype)]
         self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
         return result
+
+
+@pytest.mark.parametrize("loss_of", [r_drop_loss, simcut_loss])
+def test_the_probabilities_of_two_passes_are_in_memory_for_one_chunk(monkeypatch, loss_of):
+    monkeypatch.setattr("hf_vanilla_transformer.training.two_passes.CHUNK_ROWS", 4)
+    logits, labels = example(torch.bfloat16, 2, 64)
+    with LargestTensor(torch.float32) as wide:
+        loss_of(logits, labels[:1], 5.0, 0.1, PAD)[0].backward()
+    assert wide.elements == 2 * 4 * VOCAB_SIZE
 
 
 def test_no_more_logits_than_one_chunk_are_in_memory(monkeypatch):
