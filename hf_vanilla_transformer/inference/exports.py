@@ -65,8 +65,9 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
     format = find_format(format_name)
     format.check()
     if quantization and quantization not in format.quantizations:
-        known = ", ".join(format.quantizations) or "none"
-        raise UserError(f"Unknown quantisation {quantization!r} for {format.title}; choose one of {known}.")
+        known = ", ".join(format.quantizations)
+        remedy = f"choose one of {known}" if known else "it has a single number format, so omit it"
+        raise UserError(f"Unknown quantisation {quantization!r} for {format.title}; {remedy}.")
     quantization = quantization or (format.quantizations[-1] if format.quantizations else None)
 
     # complete or not at all, so that an interrupted export is never taken for one

@@ -52,6 +52,12 @@ def test_an_export_names_no_folder_of_this_machine(export):
         assert not [path for path in private if path in content], file.name
 
 
+def test_a_number_format_is_refused_where_there_is_no_choice(export, tmp_path):
+    with pytest.raises(ValueError, match="'int8' for ONNX; it has a single number format, so omit it"):
+        export_model(export[1].parent / "model", tmp_path / "onnx", "onnx", "int8")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["paper", "learned positions"])
 def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path, name):
     sizes = {} if name == "paper" else {"num_encoder_layers": 1, "num_decoder_layers": 1}
