@@ -163,7 +163,7 @@ def test_recipes_match_their_presets_and_name_no_paths(file, tmp_path):
             **{"save_steps": 600, "save_total_limit": 2},
         },
         "multi30k_pairs": {
-            **{"vocab_size": 10_000, "max_tokens": 8192, "max_steps": 8000, "save_steps": 1000},
+            **{"vocab_size": 10_000, "max_tokens": 2048, "max_steps": 8000, "save_steps": 1000},
             **{"learning_rate": 2.53, "warmup_steps": 2000},
         },
         "phrases": {
