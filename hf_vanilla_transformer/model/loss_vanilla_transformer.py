@@ -13,7 +13,7 @@ CHUNK_ROWS = 512
 GPU_CHUNK_ROWS = 4096
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which losses of logits in `dtype` are computed."""
     return torch.promote_types(dtype, torch.float32)
 
@@ -33,7 +33,7 @@ def cross_entropies(
         labels: (...), -100 at padded positions.
         smoothing: epsilon_ls, 0.1 in the paper; 0.0 for the plain cross-entropy.
     """
-    log_probs = logits.log_softmax(-1, dtype=_wide(logits.dtype))
+    log_probs = logits.log_softmax(-1, dtype=wide_dtype(logits.dtype))
     return cross_entropies_of(log_probs, labels, smoothing, pad_token_id)
 
 
@@ -91,7 +91,7 @@ def losses_and_probabilities(
     Returns:
         Two numbers, and (rows, 1) in the dtype of the logits, without the uniform part of q.
     """
-    wide = _wide(logits.dtype)
+    wide = wide_dtype(logits.dtype)
     label_logits = logits.gather(1, index)[:, 0].to(wide)
     # on a CPU, new memory of this size costs more than the arithmetic, and the maximum of a row in bfloat16 is slow
     exponents = logits if buffer is None else buffer.copy_(logits)
@@ -183,7 +183,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         # autocast does not cast the operands of a product with `out`
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         # of the loss and of the sums over chunks
-        wide = _wide(dtype)
+        wide = wide_dtype(dtype)
         inputs = states.to(dtype)
         matrix = weight.to(dtype)
         offset = matrix.new_zeros(len(matrix)) if bias is None else bias.to(dtype)

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
-from ..model.loss_vanilla_transformer import cross_entropies_of
+from ..model.loss_vanilla_transformer import GPU_CHUNK_ROWS, cross_entropies_of, wide_dtype
 
 # Positions whose probabilities are in memory at a time. On a CPU, they fit its caches, and new memory for those of all
 # positions costs more than the arithmetic.
 CHUNK_ROWS = 64
-GPU_CHUNK_ROWS = 4096
 
 
 def r_drop_loss(
@@ -65,31 +64,18 @@ class _LossOfTwoPasses(torch.autograd.Function):
         labels = labels.flatten()
         rows = logits.reshape(2, len(labels), -1)
         gradient = torch.empty_like(rows)
-        # half-precision logits are widened, as in cross_entropies
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        loss, plain = rows.new_zeros(2, dtype=wide)
+        dtype = wide_dtype(logits.dtype)
+        loss = rows.new_zeros((), dtype=dtype)
+        plain = torch.zeros_like(loss)
         chunk_rows = CHUNK_ROWS if rows.device.type == "cpu" else GPU_CHUNK_ROWS
         for start in range(0, len(labels), chunk_rows):
             chunk = slice(start, start + chunk_rows)
-            padded = labels[chunk, None] == IGNORED_LABEL
-            log_probs = rows[:, chunk].log_softmax(-1, dtype=wide)
-            probs = log_probs.exp()
-            for own, other in ((0, 1), (1, 0)):
-                of_entropy, of_own, of_other = entropy_weights[own], divergence_weights[own], divergence_weights[other]
-                by_logits = (of_entropy + of_other) * probs[own]
-                if of_other:
-                    by_logits.sub_(probs[other], alpha=of_other)
-                if of_own:
-                    ratios = log_probs[own] - log_probs[other]
-                    divergences = (probs[own] * ratios).sum(-1, keepdim=True)
-                    loss += of_own * divergences.masked_fill(padded, 0.0).sum()
-                    by_logits.addcmul_(probs[own], ratios.sub_(divergences), value=of_own)
-                if of_entropy:
-                    smoothed, unsmoothed = cross_entropies_of(log_probs[own], labels[chunk], smoothing, pad_token_id)
-                    loss += of_entropy * smoothed
-                    plain += of_entropy * unsmoothed
-                    _subtract_targets(by_logits, labels[chunk], of_entropy, smoothing, pad_token_id)
-                gradient[own, chunk] = by_logits.masked_fill_(padded, 0.0)
+            log_probs = rows[:, chunk].log_softmax(-1, dtype=dtype)
+            chunk_loss, chunk_plain, gradient[:, chunk] = _loss_of_chunk(
+                log_probs, labels[chunk], entropy_weights, divergence_weights, smoothing, pad_token_id
+            )
+            loss += chunk_loss
+            plain += chunk_plain
         # not save_for_backward(), since nothing else can change it before backward() scales it
         ctx.gradient = gradient.view_as(logits)
         ctx.mark_non_differentiable(plain)
@@ -98,6 +84,43 @@ class _LossOfTwoPasses(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output: torch.Tensor, _):
         return ctx.gradient * grad_output, None, None, None, None, None
+
+
+def _loss_of_chunk(
+    log_probs: torch.Tensor,
+    labels: torch.Tensor,
+    entropy_weights: tuple[float, float],
+    divergence_weights: tuple[float, float],
+    smoothing: float,
+    pad_token_id: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what `_LossOfTwoPasses` computes for one chunk, and the gradient by its logits, (2, rows, V).
+
+    Args:
+        log_probs: (2, rows, V).
+        labels: (rows,).
+    """
+    padded = labels[:, None] == IGNORED_LABEL
+    probs = log_probs.exp()
+    gradient = torch.empty_like(probs)
+    loss = probs.new_zeros(())
+    plain = torch.zeros_like(loss)
+    for own, other in ((0, 1), (1, 0)):
+        of_other = divergence_weights[other]
+        by_logits = torch.mul(probs[own], of_other, out=gradient[own])
+        by_logits.sub_(probs[other], alpha=of_other)
+        if weight := divergence_weights[own]:
+            ratios = log_probs[own] - log_probs[other]
+            divergences = (probs[own] * ratios).sum(-1, keepdim=True)
+            loss += weight * divergences.masked_fill(padded, 0.0).sum()
+            by_logits.addcmul_(probs[own], ratios.sub_(divergences), value=weight)
+        if weight := entropy_weights[own]:
+            smoothed, unsmoothed = cross_entropies_of(log_probs[own], labels, smoothing, pad_token_id)
+            loss += weight * smoothed
+            plain += weight * unsmoothed
+            by_logits.add_(probs[own], alpha=weight)
+            _subtract_targets(by_logits, labels, weight, smoothing, pad_token_id)
+    return loss, plain, gradient.masked_fill_(padded, 0.0)
 
 
 def _subtract_targets(

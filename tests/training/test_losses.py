@@ -240,9 +240,9 @@ class LargestTensor(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        tensors = [value for value in torch.utils._pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
-        tensors = [tensor for tensor in tensors if self.dtype in (None, tensor.dtype)]
-        self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
+        for value in torch.utils._pytree.tree_leaves(result):
+            if isinstance(value, torch.Tensor) and self.dtype in (None, value.dtype):
+                self.elements = max(self.elements, value.numel())
         return result
 
 

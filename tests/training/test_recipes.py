@@ -164,7 +164,7 @@ def test_recipes_match_their_presets_and_name_no_paths(file, tmp_path):
         },
         "multi30k_pairs": {
             **{"vocab_size": 10_000, "max_tokens": 2048, "max_steps": 8000, "save_steps": 1000},
-            **{"learning_rate": 2.53, "warmup_steps": 2000},
+            **{"gradient_accumulation_steps": 4, "learning_rate": 2.53, "warmup_steps": 2000},
         },
         "phrases": {
             **{"vocab_size": 2500, "dropout": 0, "max_tokens": 512, "max_steps": 1400, "save_steps": 50},
