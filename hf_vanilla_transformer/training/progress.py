@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -220,6 +220,18 @@ def _number(value: float | None, digits: int) -> str:
     return text if len(text) <= 10 else f"{value:.2e}"
 
 
+def close_bars(callbacks: Iterable[TrainerCallback]) -> None:
+    """Close the bars that callbacks, also transformers' own, leave open when training ends with an error.
+
+    tqdm would draw the bars of later runs of the process below them.
+    """
+    for callback in callbacks:
+        for name in ("training_bar", "prediction_bar"):
+            bar = getattr(callback, name, None)
+            if isinstance(bar, tqdm):
+                bar.close()
+
+
 class ProgressLines(TrainerCallback):
     """Print one line to stderr for each log, in columns; in a terminal, draw a bar below them while training runs.
 
@@ -227,7 +239,7 @@ class ProgressLines(TrainerCallback):
     """
 
     def __init__(self):
-        self._bar = tqdm(disable=True)
+        self.training_bar = tqdm(disable=True)
         self._has_header = False
         self._first_update = 0
         self._start = 0.0
@@ -236,16 +248,16 @@ class ProgressLines(TrainerCallback):
         # None: only in a terminal
         hidden = args.disable_tqdm or not state.is_world_process_zero or None
         bar = {"unit": " updates", "dynamic_ncols": True, "leave": False, "disable": hidden}
-        self._bar = tqdm(total=state.max_steps, initial=state.global_step, **bar)
+        self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, **bar)
         self._has_header = False
         self._first_update = state.global_step
         self._start = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs):
-        self._bar.update(state.global_step - self._bar.n)
+        self.training_bar.update(state.global_step - self.training_bar.n)
 
     def on_train_end(self, args, state, control, **kwargs):
-        self._bar.close()
+        self.training_bar.close()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         lines = [*validation_lines(logs, state.global_step)]

@@ -30,7 +30,7 @@ from .compilation import choose_compilation, compiled, is_compiled
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
 from .failures import UpdateGuard, reason_for
-from .progress import OverfittingNotice, ResumedState, RunCurve, TrainingMeter
+from .progress import OverfittingNotice, ResumedState, RunCurve, TrainingMeter, close_bars
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
 from .two_passes import cut_embeddings, r_drop_loss, simcut_loss
@@ -178,6 +178,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         # of what holds until training ends
         with ExitStack() as self._training:
             self._training.callback(self.guard.restore_signals)
+            self._training.callback(close_bars, self.callback_handler.callbacks)
             return super().train(*args, **kwargs)
 
     def _prepare_for_training(self, *args, **kwargs):

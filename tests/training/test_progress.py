@@ -1,6 +1,7 @@
 """What a training run tells about its progress: its lines, the loss without smoothing, and overfitting."""
 
 import math
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from small import write_moses
 from terminal import Terminal
 from torch import nn
+from tqdm import tqdm
 from transformers import TrainerCallback
 from unequal_pairs import UNEQUAL, pairs
 
@@ -244,6 +246,8 @@ def test_the_bar_of_a_run_is_drawn_in_a_terminal_between_the_lines(trainer, monk
         print_lines(run)
         with Terminal() as terminal, monkeypatch.context() as patch:
             patch.setattr("sys.stderr", terminal.stream)
+            # without the bars that other tests have left open, below which this one would be drawn
+            patch.setattr(tqdm, "_instances", WeakSet())
             run.train()
             shown = terminal.read()
         # every line is drawn at the start of a line of the screen, over what was left of the bar
@@ -251,6 +255,27 @@ def test_the_bar_of_a_run_is_drawn_in_a_terminal_between_the_lines(trainer, monk
         assert [line.split()[0] for line in lines if line.split() and line.split()[0].isdigit()] == ["1", "2", "3"]
         assert ("updates/s" in shown or "/ updates" in shown or "? updates" in shown) is not disable_tqdm
         assert max(len(part) for line in shown.splitlines() for part in line.split("\r")) <= 79
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_run_that_fails_closes_its_bars(trainer, lines):
+    class Failing(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            open_bars.extend(tqdm._instances)
+            raise RuntimeError("on purpose")
+
+    open_bars = []
+    run = trainer(disable_tqdm=False, max_steps=3)
+    if lines:
+        print_lines(run)
+    run.add_callback(Failing)
+    with Terminal() as terminal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", terminal.stream)
+        patch.setattr(tqdm, "_instances", WeakSet())
+        with pytest.raises(RuntimeError, match="on purpose"):
+            run.train()
+        assert len(open_bars) == 1
+        assert not tqdm._instances
 
 
 def test_a_log_file_gets_lines_and_no_bar(trainer, capfd):
