@@ -25,6 +25,7 @@ Direction = tuple[str, str]
 _Words = tuple[str, ...]
 _Concept = Mapping[str, Sequence[str]]  # the terms for one thing by language, the preferred one first
 _OTHER_WORD = regex.compile(r"(?<=\w)(?:\+\+|#(?!\w))")  # behind a term: "C++" and "C#" have other names than "C"
+_WORD_PAIR = regex.compile(r"\w\w")
 _MAX_ENDING = 2  # letters that a grammatical case may add to a term, as German -es and -en
 
 
@@ -130,6 +131,7 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
             first = places[start][0]
             last = places[end - 1][1]
             text = _adapt(text, translation[:first], translation[first:last])
+            text = _spaced(text, translation, first, last)
         elif start:
             first = last = places[start - 1][1]
             text = f" {text}"
@@ -188,6 +190,17 @@ def _adapt(text: str, before: str, replaced: str) -> str:
     ending = replaced.removeprefix(text)
     has_ending = ending != replaced and ending.isalpha() and len(ending) <= _MAX_ENDING
     return replaced if has_ending else text
+
+
+def _spaced(text: str, translation: str, first: int, last: int) -> str:
+    """Return a text with spaces where it takes the place of a mark, such as `&`, between or beside letters."""
+    replaced = translation[first:last]
+    before, after = translation[:first][-1:], translation[last:][:1]
+    if _WORD_PAIR.fullmatch(before + text[0]) and not _WORD_PAIR.fullmatch(before + replaced[0]):
+        text = f" {text}"
+    if _WORD_PAIR.fullmatch(text[-1] + after) and not _WORD_PAIR.fullmatch(replaced[-1] + after):
+        text = f"{text} "
+    return text
 
 
 def _words(text: str) -> _Words:

@@ -204,7 +204,8 @@ print(f"Each position has mean {mean:.4f} and variance {variance:.4f}.")
 
 # %%
 section()
-code(loss.cross_entropies, "log_probs = ", "losses = (1 - smoothing)")
+code(loss.cross_entropies, "log_probs = ")
+code(loss.cross_entropies_of, "plain = ", "losses = (1 - smoothing)")
 print("Five tokens, one of them padding; the logit of the label rises, the others stay 0:\n")
 label = torch.tensor([1])
 for logit in (0.0, 2.0, 4.0, 8.0, 16.0):
