@@ -33,8 +33,8 @@ def train(task: str, steps: int) -> VanillaTransformerForConditionalGeneration:
         vocab_size=VOCAB, d_model=64, num_encoder_layers=2, num_decoder_layers=2, num_heads=4, d_ff=128, dropout=0.0
     )
     model = VanillaTransformerForConditionalGeneration(config).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.3, betas=(0.9, 0.98), eps=1e-9)
-    schedule = get_noam_schedule(optimizer, config.d_model, warmup_steps=400)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.15, betas=(0.9, 0.98), eps=1e-9)
+    schedule = get_noam_schedule(optimizer, config.d_model, warmup_steps=200)
     progress = trange(steps, desc=task, file=sys.stderr)
     for _ in progress:
         source, target = batch(task, 64)
