@@ -5,7 +5,7 @@ asked translation. So the rest of the sentence stays as the model wrote it, in e
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 from unicodedata import normalize
@@ -25,7 +25,6 @@ Direction = tuple[str, str]
 _Words = tuple[str, ...]
 _Concept = Mapping[str, Sequence[str]]  # the terms for one thing by language, the preferred one first
 _OTHER_WORD = regex.compile(r"(?<=\w)(?:\+\+|#(?!\w))")  # behind a term: "C++" and "C#" have other names than "C"
-_WORD_PAIR = regex.compile(r"\w\w")
 _MAX_ENDING = 2  # letters that a grammatical case may add to a term, as German -es and -en
 
 
@@ -131,7 +130,6 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
             first = places[start][0]
             last = places[end - 1][1]
             text = _adapt(text, translation[:first], translation[first:last])
-            text = _spaced(text, translation, first, last)
         elif start:
             first = last = places[start - 1][1]
             text = f" {text}"
@@ -140,7 +138,7 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
             text = f"{text} "
         written += [translation[done:first], text]
         done = last
-    return "".join([*written, translation[done:]]).rstrip()
+    return _join_apart([*written, translation[done:]]).rstrip()
 
 
 def _own_links(term: Term, links: Links) -> Links:
@@ -192,14 +190,12 @@ def _adapt(text: str, before: str, replaced: str) -> str:
     return replaced if has_ending else text
 
 
-def _spaced(text: str, translation: str, first: int, last: int) -> str:
-    """Return a text with spaces where it takes the place of a mark, such as `&`, between or beside letters."""
-    replaced = translation[first:last]
-    before, after = translation[:first][-1:], translation[last:][:1]
-    if _WORD_PAIR.fullmatch(before + text[0]) and not _WORD_PAIR.fullmatch(before + replaced[0]):
-        text = f" {text}"
-    if _WORD_PAIR.fullmatch(text[-1] + after) and not _WORD_PAIR.fullmatch(replaced[-1] + after):
-        text = f"{text} "
+def _join_apart(parts: Iterable[str]) -> str:
+    """Join the parts of a text, with a space where two of them would become one word."""
+    text = ""
+    for part in parts:
+        is_one_word = words(text[-1:] + part[:1]) == [(0, 2)]
+        text += f" {part}" if is_one_word else part
     return text
 
 

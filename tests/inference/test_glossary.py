@@ -79,9 +79,11 @@ def test_terms_of_a_sentence(glossary, sentence, expected):
         # the start of another word is not there
         ("a hat, a hut", "eine Hütte", [[0], [1]], {"hat": "Hut"}, "eine Hut"),
         ("a man", "ein Mann", [[0], [1]], {"man": "an"}, "ein an"),
-        # in place of a mark, without which it would be one word with its neighbours
+        # in place of a mark or a digit, without which it would be one word with its neighbours
         ("a dog", "ein&Tier", [[0], [1], [0]], {"dog": "Hund"}, "ein Hund Tier"),
         ("dog a", "&quot;", [[0], [1], [1]], {"dog": "Hund"}, "Hund quot;"),
+        ("a dog", "3D", [[1], [0]], {"dog": "Hund"}, "Hund D"),
+        ("dog cat", "狗猫", [[0], [1]], {"dog": "Dog", "cat": "Cat"}, "Dog Cat"),
         ("a dog", "ein-Tier", [[0], [0], [1]], {"dog": "Hund"}, "ein-Hund"),
         ("a dog", "一只狗跑", [[0], [0], [1], [0]], {"dog": "犬"}, "一只犬跑"),
         # two of them

@@ -258,7 +258,7 @@ def test_the_bar_of_a_run_is_drawn_in_a_terminal_between_the_lines(trainer, monk
 
 
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_run_that_fails_closes_its_bars(trainer, lines):
+def test_a_run_that_fails_closes_its_bars(trainer, lines, monkeypatch):
     class Failing(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             open_bars.extend(tqdm._instances)
@@ -269,7 +269,7 @@ def test_a_run_that_fails_closes_its_bars(trainer, lines):
     if lines:
         print_lines(run)
     run.add_callback(Failing)
-    with Terminal() as terminal, pytest.MonkeyPatch.context() as patch:
+    with Terminal() as terminal, monkeypatch.context() as patch:
         patch.setattr("sys.stderr", terminal.stream)
         patch.setattr(tqdm, "_instances", WeakSet())
         with pytest.raises(RuntimeError, match="on purpose"):
