@@ -7,10 +7,11 @@
 # trains OUT/model in about 4 hours on 2 CPU cores, or in 3 hours with `--bf16 --use_cpu` if they have native bfloat16,
 # up to two models at a time. Two models translate the training text as an ensemble, and the first learns on from their
 # translations (Kim and Rush 2016). A model of the opposite direction translates the text back (Sennrich et al. 2016),
-# and the student learns on from that, too. Run the command again to resume. Further arguments are flags for `train`,
-# for all five models (no texts, no other kind of tokenizer). The output of background training is in OUT/*.log.
+# and the student learns on from that, too. Its length penalty is chosen on val, unless one is given. Run the command again
+# to resume. Further arguments are flags for `train`, for all five models (no texts, no other kind of tokenizer). The
+# output of background training is in OUT/*.log.
 set -euo pipefail
-[ $# -ge 4 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 4 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 text=$1 source=$2 target=$3 out=$4
 flags=("${@:5}")
 for file in "$text"/{train,val}."$source" "$text"/{train,val}."$target"; do
@@ -22,7 +23,7 @@ trap 'kill $(jobs -p) 2>/dev/null && wait || true' EXIT # training saves a check
 
 train() { # NAME SOURCE TARGET SEED UPDATES [flags]
   ${launch-} vanilla-transformer train --preset tiny --max_tokens 2048 --lr_scheduler_type cosine --adam_epsilon 1e-8 \
-    --ema_decay 0.999 --num_beams 5 --length_penalty 1.4 --generation_num_beams 1 --bleu_tokenize none \
+    --ema_decay 0.999 --num_beams 5 --generation_num_beams 1 --bleu_tokenize none \
     --eval_steps 600 --save_steps 600 --save_total_limit 2 \
     --source_lang "$2" --target_lang "$3" --seed "$4" --max_steps "$5" \
     --train_file "$text/train" --validation_file "$text/val" --output_dir "$out/$1" "${@:6}" ${flags[@]+"${flags[@]}"}
@@ -54,3 +55,5 @@ learn_on student first 44 6600 "$out/forward"
 await backward
 translate back "$target" "$out/backward"
 learn_on model student 47 9600 "$out/forward" "$out/back"
+[[ " ${flags[*]-}" == *" --length_penalty"* ]] ||
+  python3 "$(dirname "$0")/choose_length_penalty.py" "$out/model" --validation_file "$text/val" --bleu_tokenize none

@@ -74,7 +74,8 @@ def recipes(tmp_path) -> Recipes:
         ("back_translation", "{pairs}", "{pairs}.de", "en", "de", "{out}"),
         ("distillation", "a b", "{pairs}", "en", "de", "{out}"),
         ("diversification", "{pairs}", "en", "de", "{out}"),
-        ("multi30k_best", "{folder}", "en", "de", "{out}"),
+        # without its last step, which needs a model
+        ("multi30k_best", "{folder}", "en", "de", "{out}", "--length_penalty", "1.0"),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -173,6 +174,10 @@ def test_the_best_multi30k_model_learns_from_translations_by_others(recipes, tmp
     for name, pairs in (("train", splits()["train"][:60]), ("val", splits()["test"][:4])):
         write_phrases(text / name, pairs)
     recipes.run("multi30k_best", text, "en", "de", out, *FLAGS)
+    decoding = out / "model" / "generation_config.json"
+    decoding.write_text(json.dumps({**json.loads(decoding.read_text()), "length_penalty": 9.0}))
+    recipes.run("multi30k_best", text, "en", "de", out, *FLAGS)
+    assert json.loads(decoding.read_text())["length_penalty"] in (0.6, 1.0, 1.4)
     names = ("first", "second", "backward", "student", "model")
     assert len({(out / name / "tokenizer.json").read_text() for name in names}) == 1
     assert source_names(out / "model") == ["train", "forward", "back"]
