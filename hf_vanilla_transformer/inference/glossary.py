@@ -7,7 +7,7 @@ asked translation. So the rest of the sentence stays as the model wrote it, in e
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import regex
@@ -19,12 +19,13 @@ from ..errors import UserError
 from ..files import import_extra
 from ..model.text_rules_vanilla_transformer import normalise
 from .placeholders import find_placeholders
-from .segments import Links, Range, WordOrder, words
+from .segments import Links, Mark, Range, WordOrder, is_unspaced, words
 
 Direction = tuple[str, str]
 _Words = tuple[str, ...]
 _Concept = Mapping[str, Sequence[str]]  # the terms for one thing by language, the preferred one first
 _OTHER_WORD = regex.compile(r"(?<=\w)(?:\+\+|#(?!\w))")  # behind a term: "C++" and "C#" have other names than "C"
+_STATUS = {"administrativeStatus", "normativeAuthorization"}  # how TBX says that a term is deprecated
 _MAX_ENDING = 2  # letters that a grammatical case may add to a term, as German -es and -en
 
 
@@ -119,6 +120,7 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
             run = order.words_of(term.start, term.end, term.start > 0, order.whole_source, order.whole)
             replacements.append((*run, term.translation))
     places = words(translation)
+    order = WordOrder(sentence, translation, links)
     written = []
     done = 0
     low = 0
@@ -131,13 +133,13 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
             last = places[end - 1][1]
             text = _adapt(text, translation[:first], translation[first:last])
         elif start:
-            first = last = places[start - 1][1]
-            text = f" {text}"
+            first = last = order.move(Mark(0, text), start, follows=True).place
+            text = text if is_unspaced(translation[first - 1]) else f" {text}"
         else:
             first = last = 0
-            text = f"{text} "
+            text = text if is_unspaced(translation[:1]) else f"{text} "
         written += [translation[done:first], text]
-        done = last
+        done = max(done, last)
     return _join_apart([*written, translation[done:]]).rstrip()
 
 
@@ -283,8 +285,15 @@ def _read_tbx(path: str, directions: Sequence[Direction]) -> Iterator[_Concept]:
         terms: dict[str, list[str]] = {}
         for section in concept.iter("{*}langSet", "{*}langSec"):
             own = terms.setdefault(_code(section.get("{http://www.w3.org/XML/1998/namespace}lang", "")), [])
-            for term in section.iter("{*}term"):
-                # what is beside it may say so, such as <termNote type="administrativeStatus">
-                if "deprecated" not in "".join(term.getparent().itertext()):
-                    own.append(" ".join("".join(term.itertext("*")).split()))
+            own += [
+                " ".join("".join(term.itertext("*")).split())
+                for term in section.iter("{*}term")
+                if not _is_deprecated(term.getparent())
+            ]
         yield terms
+
+
+def _is_deprecated(entry: Any) -> bool:
+    """Return whether the status in the entry of a term says so: an element of that type or name."""
+    notes = (note for note in entry.iter("{*}*") if _STATUS & {note.get("type"), note.tag.rpartition("}")[2]})
+    return any("deprecated" in (note.text or "") for note in notes)

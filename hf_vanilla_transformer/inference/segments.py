@@ -18,7 +18,8 @@ from .placeholders import KINDS, find_placeholders
 
 # A number, a word, a punctuation mark, or a character of a script without spaces
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
-_WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d\u200b{_PUNCTUATION}]+|[^\s\u200b]")
+_UNSPACED = r"\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"
+_WORD = re.compile(rf"[{_UNSPACED}]|\d+|[^\s\d\u200b{_PUNCTUATION}]+|[^\s\u200b]")
 
 # Words that a sign joins, and numbers with theirs: "don't", "50%", "1,000.5"
 _JOINED = re.compile(r"(?<![^\W\d_])[^\W\d_]+(?:['\u2019-][^\W\d_]+)+|(?<!\d)\d+(?:(?:[.,:]\d+)*%|(?:[.,:]\d+)+)")
@@ -46,6 +47,11 @@ _LINE_BREAK = regex.compile(
 
 # sentencex does not know the full stops of Khmer; the first alternative is its "etc."
 _KHMER_SENTENCE = regex.compile(r"(?:\u17d4\u179b\u17d4|[^\u17d4\u17d5]++)*+[\u17d4\u17d5]*[\s\u200b\p{Pe}\p{Pf}\"']*")
+
+
+def is_unspaced(character: str) -> bool:
+    """Return whether a character is of a script that has no spaces between words."""
+    return re.match(f"[{_UNSPACED}]", character) is not None
 
 
 def words(text: str) -> list[Range]:

@@ -93,6 +93,11 @@ def test_terms_of_a_sentence(glossary, sentence, expected):
         ("a big dog runs.", "Große rennt.", [[1], [3], [4]], {"dog": "Köter"}, "Große Köter rennt."),
         ("dog runs", "rennt", [[1]], {"dog": "Köter"}, "Köter rennt"),
         ("dog", "", [], {"dog": "Köter"}, "Köter"),
+        # not inside a number, and without spaces where a script has none
+        ("about 50 dogs.", "etwa 50%.", [[0], [1], [], [3]], {"dogs": "Köter"}, "etwa 50% Köter."),
+        ("a dog runs 1,5 km", "1,5", [[2], [], [4]], {"dog": "Hund", "km": "km"}, "1,5 Hund km"),
+        ("a dog likes", "我喜欢", [[0], [2], [2]], {"dog": "苹果"}, "我苹果喜欢"),
+        ("dogs like", "喜欢", [[1], [1]], {"dogs": "苹果"}, "苹果喜欢"),
     ],
 )
 def test_asked_translations_replace_the_words_that_come_from_a_term(sentence, translation, links, glossary, expected):
@@ -155,6 +160,18 @@ def test_files_of_terms_in_several_languages(tmp_path):
     # as spreadsheets write it
     file.write_text('dog\tHund\t\n"red, ""big"""\trot\t\n')
     assert read_glossary(str(file), [("en", "de")]) == {("en", "de"): {"dog": "Hund", 'red, "big"': "rot"}}
+
+
+def test_a_term_of_tbx_is_deprecated_only_if_its_status_says_so(tmp_path):
+    file = tmp_path / "terms.tbx"
+    status = "<basic:administrativeStatus>deprecatedTerm-admn-sts</basic:administrativeStatus>"
+    current = "<termSec><term>veraltet</term><note>not deprecated</note></termSec>"
+    german = f"<termSec><term>alt</term>{status}</termSec>{current}"
+    namespaces = 'xmlns="urn:iso:std:iso:30042:ed-2" xmlns:basic="http://www.tbxinfo.net/ns/basic"'
+    file.write_text(f"""<tbx {namespaces}><text><body><conceptEntry>
+    <langSec xml:lang="en"><termSec><term>deprecated</term></termSec></langSec>
+    <langSec xml:lang="de">{german}</langSec></conceptEntry></body></text></tbx>""")
+    assert read_glossary(str(file), [("en", "de")]) == {("en", "de"): {"deprecated": "veraltet"}}
 
 
 @pytest.mark.parametrize("content", [TBX_2, TBX_3])
