@@ -109,16 +109,17 @@ def _explain(error: BaseException) -> str:
     return _REASONS.get(status, f"the Xet storage returned HTTP status {status}; try again later")
 
 
-def _is_written_by_hand(card: str) -> bool:
+def is_written_by_hand(card: str) -> bool:
+    """Return whether the text of a card is neither empty nor of a kind that is written anew."""
     return card != "" and not any(mark in card for mark in _GENERATED)
 
 
 def _choose_card(folder: Path, details: CardDetails, api: HfApi, repo_id: str, revision: str | None) -> str:
     """Return the card to upload: that of the folder or else of the Hub if written by hand, and otherwise a new one."""
     card = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else ""
-    if not _is_written_by_hand(card) and api.file_exists(repo_id, CARD, revision=revision):
+    if not is_written_by_hand(card) and api.file_exists(repo_id, CARD, revision=revision):
         card = Path(api.hf_hub_download(repo_id, CARD, revision=revision)).read_text("utf-8")
-    return card if _is_written_by_hand(card) else str(model_card(folder, replace(details, name=repo_id)))
+    return card if is_written_by_hand(card) else str(model_card(folder, replace(details, name=repo_id)))
 
 
 def push(

@@ -3,7 +3,7 @@
 python scripts/recipes/choose_length_penalty.py runs/multi30k-pairs --validation_file data/multi30k/val
 
 The text is a table or the prefix of a Moses pair, as for `vanilla-transformer evaluate`; it should not be a test text.
-Alpha is saved in generation_config.json, and in the model's card unless someone has edited that.
+The model's card gets the new alpha and the scores with it, unless the card was written by hand.
 """
 
 import argparse
@@ -16,16 +16,17 @@ from tqdm import tqdm
 
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.files import CARD, read_json, write_whole
+from hf_vanilla_transformer.files import CARD, RECORD, JsonObject, read_json, write_whole
 from hf_vanilla_transformer.flags import finite
-from hf_vanilla_transformer.inference.metrics import bleu, check_tokenization
-from hf_vanilla_transformer.sharing.card import model_card, write_card
+from hf_vanilla_transformer.inference.metrics import check_tokenization, evaluate_translations
+from hf_vanilla_transformer.sharing.card import write_card, write_record
+from hf_vanilla_transformer.sharing.hub import is_written_by_hand
 
 
 def measure(
     translator: Translator, pair: tuple[str, str], file: str, alphas: Sequence[float], tokenize: str
-) -> dict[float, float]:
-    """Return the BLEU of the translations of a text with each length penalty.
+) -> dict[float, JsonObject]:
+    """Return the scores of the translations of a text with each length penalty, as training records them.
 
     Args:
         pair: source and target language.
@@ -34,23 +35,36 @@ def measure(
     """
     pairs = TextFile(pair, file).pairs()
     sources, references = ([line or "" for line in pairs[side]] for side in ("source", "target"))
-    metric, scores = bleu(tokenize), {}
+    text = {"text": "validation text", "sentences": len(sources), "direction": "-".join(pair)}
+    scores = {}
     with tqdm(total=len(alphas) * len(sources), desc="Translating", unit=" sentences", disable=None) as progress:
         for alpha in alphas:
             translations = translator.translate(
                 sources, length_penalty=alpha, source_lang=pair[0], target_lang=pair[1], progress=progress.update
             )
-            scores[alpha] = metric.corpus_score([each.text for each in translations], [references]).score
+            texts = [translation.text for translation in translations]
+            scores[alpha] = {**text, **evaluate_translations(texts, references, tokenize)}
     return scores
 
 
-def save(folder: Path, alpha: float) -> None:
-    """Save a length penalty with the model in a folder."""
-    card, settings = folder / CARD, folder / "generation_config.json"
-    was_generated = card.is_file() and card.read_text("utf-8") == str(model_card(folder))
-    content = {**read_json(settings), "length_penalty": alpha}
-    write_whole(settings, json.dumps(content, indent=2, sort_keys=True) + "\n")
-    if was_generated:
+def save(folder: Path, record: JsonObject, alpha: float, scores: JsonObject) -> None:
+    """Save a length penalty with a model.
+
+    Args:
+        folder: the model's.
+        record: of its training; empty if it has none.
+        scores: those with this length penalty.
+    """
+    decoding = folder / "generation_config.json"
+    content = {**read_json(decoding), "length_penalty": alpha}
+    write_whole(decoding, json.dumps(content, indent=2, sort_keys=True) + "\n")
+    if record:
+        settings = {**record.get("settings", {}), "length_penalty": alpha}
+        write_record(folder, {**record, "settings": settings, "scores": [scores]})
+    card = folder / CARD
+    if card.is_file() and is_written_by_hand(card.read_text("utf-8")):
+        print(f"{card} was written by hand: change the length penalty there, too.")
+    elif card.is_file():
         write_card(folder)
 
 
@@ -59,15 +73,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("model", help="folder of a trained model")
     parser.add_argument("--validation_file", required=True, metavar="P", help="a table, or the prefix of a Moses pair")
     parser.add_argument("--alphas", type=finite, nargs="+", default=[0.6, 1.0, 1.4], help="default: 0.6 1.0 1.4")
-    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokenisation (default: 13a)")
+    parser.add_argument("--bleu_tokenize", help="sacreBLEU's tokenisation (default: that of the training, or 13a)")
     parser.add_argument("--source_lang", help="default: that of the model")
     parser.add_argument("--target_lang", help="default: that of the model")
     args = parser.parse_args(argv)
     try:
-        check_tokenization(args.bleu_tokenize)
         folder = Path(args.model)
         if not folder.is_dir():
             raise ValueError(f"{args.model} is not a folder.")
+        record = read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+        tokenize = args.bleu_tokenize or record.get("settings", {}).get("bleu_tokenize", "13a")
+        check_tokenization(tokenize)
         translator = Translator.load(args.model)
         if translator.num_hypotheses() == 1:
             print(f"{args.model} translates with greedy search, which has no length penalty.", file=sys.stderr)
@@ -75,12 +91,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         source_lang, target_lang = translator.directions.resolve(args.source_lang, args.target_lang)
         if source_lang is None or target_lang is None:
             raise ValueError(f"{args.model} does not say its languages: pass --source_lang and --target_lang.")
-        scores = measure(translator, (source_lang, target_lang), args.validation_file, args.alphas, args.bleu_tokenize)
+        scores = measure(translator, (source_lang, target_lang), args.validation_file, args.alphas, tokenize)
         print("| alpha | BLEU |\n|---|---|")
         for alpha, score in scores.items():
-            print(f"| {alpha} | {score:.2f} |")
-        best = max(scores, key=lambda alpha: scores[alpha])
-        save(folder, best)
+            print(f"| {alpha} | {score['bleu']:.2f} |")
+        best = max(scores, key=lambda alpha: scores[alpha]["bleu"])
+        save(folder, record, best, scores[best])
         print(f"\nSaved with the model: alpha {best}")
     except (ValueError, OSError) as error:
         sys.exit(f"choose_length_penalty.py: {error}")

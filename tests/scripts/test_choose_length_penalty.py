@@ -3,11 +3,12 @@ import re
 
 import pytest
 import torch
+from card_contents import RECORD
 from script_runs import import_script, read_table
 from small import write_moses
 
 from hf_vanilla_transformer.inference.metrics import bleu
-from hf_vanilla_transformer.sharing.card import write_card
+from hf_vanilla_transformer.sharing.card import write_card, write_record
 
 SOURCES = ["The old man reads a book.", "A dog sees the red house.", "The child has two cats.", "A bird sings."]
 ALPHAS = [-4.0, 0.6, 4.0]
@@ -21,10 +22,11 @@ def script():
 
 @pytest.fixture
 def model(save_model, datasets_cache):
-    """A model whose translations depend on the length penalty, saved with a card."""
+    """A model whose translations depend on the length penalty, saved with a record of its training and a card."""
     model, folder = save_model(source_lang="en", target_lang="de")
     model.generation_config.update(num_beams=3, length_penalty=0.6)
     model.generation_config.save_pretrained(folder)
+    write_record(folder, {**RECORD, "settings": {**RECORD["settings"], "bleu_tokenize": "char"}})
     write_card(folder)
     return model
 
@@ -58,21 +60,36 @@ def test_the_alpha_with_the_highest_bleu_is_saved_with_the_model_and_its_card(
     expected = {alpha: bleu("char").corpus_score(texts, [references]).score for alpha, texts in translations.items()}
     assert len(set(expected.values())) == len(ALPHAS)
     before = decoding(tmp_path)
-    run(script, tmp_path, references, "--bleu_tokenize", "char")
+    run(script, tmp_path, references)
 
     scores = {float(alpha): float(row["BLEU"]) for alpha, row in read_table(capsys.readouterr().out).items()}
     assert scores == pytest.approx(expected, abs=0.005)
     assert decoding(tmp_path) == {**before, "length_penalty": best}
-    assert f"length penalty {best}," in (tmp_path / "model" / "README.md").read_text()
+    # the card's scores are those with this length penalty
+    record = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert [score["bleu"] for score in record["scores"]] == [pytest.approx(expected[best])]
+    assert record["settings"]["length_penalty"] == best
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"length penalty {best}," in card
+    assert f"{expected[best]:.2f}" in card
 
 
-def test_a_card_that_someone_has_edited_stays_as_it_is(script, model, phrase_tokenizer, tmp_path):
+def test_a_card_that_was_written_by_hand_stays_as_it_is(script, model, phrase_tokenizer, tmp_path, capsys):
     card = tmp_path / "model" / "README.md"
-    edited = f"{card.read_text()}\nThanks to all who translated.\n"
-    card.write_text(edited)
+    own = "# Our model\n\nThanks to all who translated.\n"
+    card.write_text(own)
     run(script, tmp_path, generated(model, phrase_tokenizer, 4.0))
     assert decoding(tmp_path)["length_penalty"] == 4.0
-    assert card.read_text() == edited
+    assert card.read_text() == own
+    assert "written by hand" in capsys.readouterr().out
+
+
+def test_a_model_without_a_record_and_a_card_gets_none(script, model, phrase_tokenizer, tmp_path):
+    for name in ("training.json", "README.md"):
+        (tmp_path / "model" / name).unlink()
+    run(script, tmp_path, generated(model, phrase_tokenizer, 4.0))
+    assert decoding(tmp_path)["length_penalty"] == 4.0
+    assert not {"training.json", "README.md"} & {file.name for file in (tmp_path / "model").iterdir()}
 
 
 def test_a_greedy_model_stays_as_it_is(script, model, tmp_path, capsys):
