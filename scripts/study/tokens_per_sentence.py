@@ -3,7 +3,14 @@
 python scripts/study/tokens_per_sentence.py data/fr/train data/it/train --test data/fr/test data/it/test --moses
 
 Each vocabulary is learned from both sides of a Moses pair, of English and one other language. The table has the
-tokens per sentence of the other side of the test text.
+tokens per sentence of the other side of the test text. With the catalogues of Django (pip install django):
+
+django=$(python -c "import django; print(*django.__path__)")
+for language in it fr el sv uk de; do
+  vanilla-transformer import $(find $django -path "*/locale/$language/LC_MESSAGES/*.po") \\
+    --source_lang en --target_lang $language --output_dir data/$language
+done
+python scripts/study/tokens_per_sentence.py data/{it,fr,el,sv,uk,de}/train --test data/{it,fr,el,sv,uk,de}/test --moses
 """
 
 import argparse
