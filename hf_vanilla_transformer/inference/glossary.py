@@ -120,7 +120,7 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
             run = order.words_of(term.start, term.end, term.start > 0, order.whole_source, order.whole)
             replacements.append((*run, term.translation))
     places = words(translation)
-    order = WordOrder(sentence, translation, links)
+    all_words = WordOrder(sentence, translation, links)
     written = []
     done = 0
     low = 0
@@ -133,7 +133,7 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
             last = places[end - 1][1]
             text = _adapt(text, translation[:first], translation[first:last])
         elif start:
-            first = last = order.move(Mark(0, text), start, follows=True).place
+            first = last = all_words.move(Mark(0, text), start, follows=True).place
             text = text if is_unspaced(translation[first - 1]) else f" {text}"
         else:
             first = last = 0
@@ -285,15 +285,13 @@ def _read_tbx(path: str, directions: Sequence[Direction]) -> Iterator[_Concept]:
         terms: dict[str, list[str]] = {}
         for section in concept.iter("{*}langSet", "{*}langSec"):
             own = terms.setdefault(_code(section.get("{http://www.w3.org/XML/1998/namespace}lang", "")), [])
-            own += [
-                " ".join("".join(term.itertext("*")).split())
-                for term in section.iter("{*}term")
-                if not _is_deprecated(term.getparent())
-            ]
+            for term in section.iter("{*}term"):
+                if not _is_deprecated(term.getparent()):
+                    own.append(" ".join("".join(term.itertext("*")).split()))
         yield terms
 
 
 def _is_deprecated(entry: Any) -> bool:
-    """Return whether the status in the entry of a term says so: an element of that type or name."""
+    """Return whether a term is deprecated by the status in its entry, an element with that type or name."""
     notes = (note for note in entry.iter("{*}*") if _STATUS & {note.get("type"), note.tag.rpartition("}")[2]})
     return any("deprecated" in (note.text or "") for note in notes)

@@ -110,7 +110,7 @@ def _explain(error: BaseException) -> str:
 
 
 def is_written_by_hand(card: str) -> bool:
-    """Return whether the text of a card is neither empty nor of a kind that is written anew."""
+    """Return whether a card has text, and none of the marks of a generated one."""
     return card != "" and not any(mark in card for mark in _GENERATED)
 
 

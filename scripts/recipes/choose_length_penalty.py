@@ -15,7 +15,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from hf_vanilla_transformer import Translator
-from hf_vanilla_transformer.data.source import TextFile
+from hf_vanilla_transformer.commands.evaluation_text import EvaluationText, read_text
+from hf_vanilla_transformer.commands.shared_flags import TextFlags
 from hf_vanilla_transformer.files import CARD, RECORD, JsonObject, read_json, write_whole
 from hf_vanilla_transformer.flags import finite
 from hf_vanilla_transformer.inference.metrics import check_tokenization, evaluate_translations
@@ -24,26 +25,32 @@ from hf_vanilla_transformer.sharing.hub import is_written_by_hand
 
 
 def measure(
-    translator: Translator, pair: tuple[str, str], file: str, alphas: Sequence[float], tokenize: str
+    translator: Translator,
+    text: EvaluationText,
+    languages: tuple[str | None, str | None],
+    alphas: Sequence[float],
+    tokenize: str,
 ) -> dict[float, JsonObject]:
     """Return the scores of the translations of a text with each length penalty, as training records them.
 
     Args:
-        pair: source and target language.
-        file: the text.
+        languages: source and target language.
         tokenize: sacreBLEU's tokenisation.
     """
-    pairs = TextFile(pair, file).pairs()
-    sources, references = ([line or "" for line in pairs[side]] for side in ("source", "target"))
-    text = {"text": "validation text", "sentences": len(sources), "direction": "-".join(pair)}
+    about = {"text": "validation text", "sentences": len(text.sources), "direction": text.direction}
+    source_lang, target_lang = languages
     scores = {}
-    with tqdm(total=len(alphas) * len(sources), desc="Translating", unit=" sentences", disable=None) as progress:
+    with tqdm(total=len(alphas) * len(text.sources), desc="Translating", unit=" sentences", disable=None) as progress:
         for alpha in alphas:
             translations = translator.translate(
-                sources, length_penalty=alpha, source_lang=pair[0], target_lang=pair[1], progress=progress.update
+                text.sources,
+                length_penalty=alpha,
+                source_lang=source_lang,
+                target_lang=target_lang,
+                progress=progress.update,
             )
             texts = [translation.text for translation in translations]
-            scores[alpha] = {**text, **evaluate_translations(texts, references, tokenize)}
+            scores[alpha] = {**about, **evaluate_translations(texts, text.references, tokenize)}
     return scores
 
 
@@ -88,10 +95,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if translator.num_hypotheses() == 1:
             print(f"{args.model} translates with greedy search, which has no length penalty.", file=sys.stderr)
             return
-        source_lang, target_lang = translator.directions.resolve(args.source_lang, args.target_lang)
-        if source_lang is None or target_lang is None:
-            raise ValueError(f"{args.model} does not say its languages: pass --source_lang and --target_lang.")
-        scores = measure(translator, (source_lang, target_lang), args.validation_file, args.alphas, tokenize)
+        languages = translator.directions.resolve(args.source_lang, args.target_lang)
+        text = read_text(TextFlags(), args.validation_file, languages)
+        scores = measure(translator, text, languages, args.alphas, tokenize)
         print("| alpha | BLEU |\n|---|---|")
         for alpha, score in scores.items():
             print(f"| {alpha} | {score['bleu']:.2f} |")

@@ -5,8 +5,8 @@
 #   bash scripts/recipes/multi30k_best.sh data/multi30k en de OUT
 #
 # trains OUT/model in about 4 hours on 2 CPU cores, or in 3 hours with `--bf16 --use_cpu` if they have native bfloat16,
-# up to two models at a time. Two models translate the training text as an ensemble, and the first continues training on their
-# translations (Kim and Rush 2016). A model of the opposite direction translates the text back (Sennrich et al. 2016),
+# up to two models at a time. Two models translate the training text as an ensemble, and the first continues training on
+# their translations (Kim and Rush 2016). A model of the opposite direction translates the text back (Sennrich et al. 2016),
 # and training continues on that, too. The length penalty is chosen on val, unless one is given. Run the command again to
 # resume. Further arguments are flags for `train`, for all five models (no texts, no other kind of tokenizer). The output
 # of background training is in OUT/*.log.

@@ -105,7 +105,7 @@ def test_mistakes_are_one_line_each(script, model, tmp_path):
     before = decoding(tmp_path)
     for flags, message in (
         (["--bleu_tokenize", "mine"], "Unknown tokenisation 'mine'"),
-        (["--target_lang", "fr"], "fr"),
+        (["--target_lang", "fr"], "not into 'fr'"),
         (["--validation_file", "no-such-text"], "no-such-text"),
     ):
         with pytest.raises(SystemExit, match=re.escape(message)) as error:
