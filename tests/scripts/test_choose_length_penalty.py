@@ -101,6 +101,18 @@ def test_a_greedy_model_stays_as_it_is(script, model, tmp_path, capsys):
     assert decoding(tmp_path) == before
 
 
+def test_a_model_that_names_no_languages_needs_them_as_flags(script, save_model, datasets_cache, tmp_path, capsys):
+    model, folder = save_model()
+    model.generation_config.update(num_beams=3)
+    model.generation_config.save_pretrained(folder)
+    before = decoding(tmp_path)
+    with pytest.raises(SystemExit, match="languages are unknown: pass --source_lang and --target_lang"):
+        run(script, tmp_path, SOURCES)
+    assert decoding(tmp_path) == before
+    run(script, tmp_path, SOURCES, "--source_lang", "en", "--target_lang", "de")
+    assert f"alpha {decoding(tmp_path)['length_penalty']}" in capsys.readouterr().out
+
+
 def test_mistakes_are_one_line_each(script, model, tmp_path):
     before = decoding(tmp_path)
     for flags, message in (
